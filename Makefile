@@ -1,0 +1,163 @@
+# Makefile - tests, demo, benchmarks. The library needs none of it: copy oscar.h. GNU make; everything goes to build/.
+#
+#     make test CC=clang CXX=clang++         another compiler
+#     make test_pages                        one test program
+#     make test WERROR=-Werror               warnings in tests and examples are errors, too
+
+WERROR =
+WARN = -Wall -Wextra -pedantic $(WERROR)
+LIBS = -lm -pthread
+PYTHON = $(firstword $(wildcard build/venv/bin/python3) python3)
+JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+FUZZ_SECONDS = 120
+
+TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
+TSAN_TESTS := $(filter test_threads,$(TESTS))
+FUZZERS := $(patsubst tests/%.c,%,$(filter-out tests/fuzz_main.c,$(sort $(wildcard tests/fuzz_*.c))))
+BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))
+EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
+HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h bench/*.h examples/*.h)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test asan tsan fuzz bench examples coverage clean logs probe FORCE $(TESTS)
+
+help:
+	@echo 'make demo       build and run examples/quickstart.c: calibrate, compress, attend, one table'
+	@echo 'make test       all tests that this computer can run, a list of what it skips, one closing line'
+	@echo 'make asan       the tests under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make tsan       the thread tests under ThreadSanitizer'
+	@echo 'make fuzz       each fuzz target under libFuzzer (clang) for FUZZ_SECONDS=$(FUZZ_SECONDS)'
+	@echo 'make bench      all benchmarks, one after the other'
+	@echo 'make examples   build every example'
+	@echo 'make coverage   which lines of oscar.h the tests run (gcov)'
+	@echo 'make test_NAME  one test program; TEST_VERBOSE=1 names its tests'
+	@echo 'make clean      remove build/'
+
+# == DEMO, EXAMPLES, BENCHMARKS ==
+
+demo: build/examples/quickstart
+	build/examples/quickstart
+
+examples: $(EXAMPLES:%=build/examples/%)
+
+$(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -O2 $(WARN) -I. $< -o $@ $(LIBS)
+
+$(BENCHES:%=build/bench/%): build/bench/%: bench/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -O2 $(WARN) -I. $< -o $@ $(LIBS)
+
+bench: $(BENCHES:%=build/bench/%)
+	@for program in $^; do echo "== $$program"; $$program || exit 1; done
+
+# == TEST PROGRAMS: one rule for each way to build them ==
+
+-include build/probe.mk
+
+FLAGS_plain = -O1 -g
+FLAGS_native = -O3 -march=native -ffp-contract=fast
+FLAGS_asan = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_tsan = -O1 -g -fsanitize=thread
+plain_CC = $(CC)
+native_CC = $(NATIVE_CC)
+asan_CC = $(ASAN_CC)
+tsan_CC = $(TSAN_CC)
+
+export ASAN_OPTIONS = allocator_may_return_null=1:detect_stack_use_after_return=1
+export UBSAN_OPTIONS = print_stacktrace=1
+export TSAN_OPTIONS = halt_on_error=0:exitcode=66
+
+define test_build
+$(TESTS:%=build/test/$(1)/%): build/test/$(1)/%: tests/%.c $(HEADERS)
+	@mkdir -p $$(@D); rm -f $$@
+	@sh tests/run.sh compile $$@.build $$($(1)_CC) -std=c99 $$(FLAGS_$(1)) $$(WARN) -I. $$< -o $$@ $$(LIBS)
+
+$(TESTS:%=build/test/$(1)/%.log): build/test/$(1)/%.log: build/test/$(1)/% FORCE
+	@sh tests/run.sh program $(1) $$* $$<
+endef
+$(foreach build,plain native asan tsan,$(eval $(call test_build,$(build))))
+
+$(TESTS): %: build/test/plain/%
+	@cat $<.build 2>/dev/null || true
+	$<
+
+# Fuzz targets without libFuzzer: fuzz_main.c feeds them seeded random input for a few seconds.
+$(FUZZERS:%=build/test/fuzz/%): build/test/fuzz/%: tests/%.c tests/fuzz_main.c $(HEADERS)
+	@mkdir -p $(@D); rm -f $@
+	@sh tests/run.sh compile $@.build $(or $(ASAN_CC),$(CC)) -std=c99 $(if $(ASAN_CC),$(FLAGS_asan),$(FLAGS_plain)) \
+	    $(WARN) -I. $< tests/fuzz_main.c -o $@ $(LIBS)
+
+$(FUZZERS:%=build/test/fuzz/%.log): build/test/fuzz/%.log: build/test/fuzz/% FORCE
+	@sh tests/run.sh program fuzz $* $<
+
+# == ALL TESTS ==
+
+COMMAND_packaging-gcc = sh tests/packaging.sh gcc
+COMMAND_packaging-clang = sh tests/packaging.sh "clang $(filter-out cc gcc clang,$(CC))"
+COMMAND_bytes = sh tests/bytes.sh "gcc clang $(filter-out cc gcc clang,$(CC))"
+COMMAND_python = sh tests/python.sh $(PYTHON)
+COMMAND_examples = sh tests/examples.sh $(CC)
+COMMAND_style = sh tests/style.sh
+SCRIPTS = packaging-gcc packaging-clang bytes python examples style
+
+$(SCRIPTS:%=build/test/scripts/%.log): build/test/scripts/%.log: FORCE
+	@sh tests/run.sh program scripts $* $(COMMAND_$*)
+
+build/test/asan/none.log: FORCE
+	@sh tests/run.sh missing asan "$(CC) builds no running program with -fsanitize=address,undefined"
+build/test/native/none.log: FORCE
+	@sh tests/run.sh missing native "$(CC) builds no running program with -march=native"
+build/test/tsan/none.log: FORCE
+	@sh tests/run.sh missing tsan "neither $(CC) nor clang nor gcc builds a running program with -fsanitize=thread"
+
+# Long ones first, so that all cores end at about the same time.
+ASAN_LOGS = $(if $(ASAN_CC),$(TESTS:%=build/test/asan/%.log),build/test/asan/none.log)
+TSAN_LOGS = $(if $(TSAN_CC),$(TSAN_TESTS:%=build/test/tsan/%.log),build/test/tsan/none.log)
+NATIVE_LOGS = $(if $(NATIVE_CC),$(TESTS:%=build/test/native/%.log),build/test/native/none.log)
+ALL_LOGS = $(SCRIPTS:%=build/test/scripts/%.log) $(ASAN_LOGS) $(FUZZERS:%=build/test/fuzz/%.log) $(TSAN_LOGS) \
+    $(NATIVE_LOGS) $(TESTS:%=build/test/plain/%.log)
+
+# Make reads the results of the probe when it starts, so the tests run in a second make.
+PARALLEL = @$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
+test: probe
+	$(PARALLEL) logs LOGS='$$(ALL_LOGS)'
+asan: probe
+	$(PARALLEL) logs LOGS='$$(ASAN_LOGS)'
+tsan: probe
+	$(PARALLEL) logs LOGS='$$(TSAN_LOGS)'
+
+probe:
+	@mkdir -p build
+	@sh tests/run.sh probe $(CC) > build/probe.mk
+
+logs: $(LOGS)
+	@sh tests/run.sh sum $(LOGS)
+
+# == FUZZ, COVERAGE ==
+
+FLAGS_fuzz = -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DOSCAR_LIBFUZZER
+
+fuzz: $(FUZZERS:%=build/fuzz/%)
+	@for program in $^; do \
+	    corpus=build/fuzz/corpus/$$(basename $$program); mkdir -p $$corpus; echo "== $$program"; \
+	    $$program -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ -print_final_stats=1 $$corpus || exit 1; \
+	done
+
+$(FUZZERS:%=build/fuzz/%): build/fuzz/%: tests/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	clang -std=c99 $(FLAGS_fuzz) $(WARN) -I. $< -o $@ $(LIBS)
+
+# gcov adds up the counts of one header over all programs when it is given all of them at once.
+coverage: $(TESTS:%=build/coverage/%)
+	@rm -f build/coverage/*.gcda
+	@for program in $^; do $$program > $$program.log || echo "$$program failed: see $$program.log"; done
+	@cd build/coverage && gcov -o . *.gcda > gcov.log && grep -A 1 "File '.*oscar.h'" gcov.log
+	@awk -F: '$$1 ~ /#####/ { sub(/^ */, "", $$2); print "not run: oscar.h:" $$2 }' build/coverage/oscar.h.gcov | wc -l
+
+$(TESTS:%=build/coverage/%): build/coverage/%: tests/%.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -O0 --coverage -I. $< -o $@ $(LIBS)
+
+clean:
+	rm -rf build demo.svg

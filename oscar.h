@@ -1,0 +1,7810 @@
+/* Several copies of oscar.h in one program, say of different versions: define OSCAR_NAMESPACE as a prefix before every
+   include of a copy, and each of its public functions gets that prefix in the object file, while your source keeps the
+   plain name. With `#define OSCAR_NAMESPACE mine_` a call of oscar_eigh links to mine_oscar_eigh. */
+#if defined(OSCAR_NAMESPACE) && !defined(OSCAR__NAME)
+#define OSCAR__PASTE(prefix, name) prefix##name
+#define OSCAR__PREFIX(prefix, name) OSCAR__PASTE(prefix, name)
+#define OSCAR__NAME(name) OSCAR__PREFIX(OSCAR_NAMESPACE, name)
+#define oscar_version OSCAR__NAME(oscar_version)
+#define oscar_result_text OSCAR__NAME(oscar_result_text)
+#define oscar_eigh_scratch OSCAR__NAME(oscar_eigh_scratch)
+#define oscar_eigh OSCAR__NAME(oscar_eigh)
+#define oscar_fwht OSCAR__NAME(oscar_fwht)
+#define oscar_bitrev OSCAR__NAME(oscar_bitrev)
+#define oscar_rotate OSCAR__NAME(oscar_rotate)
+#define oscar_clip_threshold OSCAR__NAME(oscar_clip_threshold)
+#define oscar_pack2 OSCAR__NAME(oscar_pack2)
+#define oscar_unpack2 OSCAR__NAME(oscar_unpack2)
+#define oscar_convert OSCAR__NAME(oscar_convert)
+#define oscar_transform OSCAR__NAME(oscar_transform)
+#define oscar_layer_resolve OSCAR__NAME(oscar_layer_resolve)
+#define oscar_calib_create OSCAR__NAME(oscar_calib_create)
+#define oscar_calib_destroy OSCAR__NAME(oscar_calib_destroy)
+#define oscar_calib_add OSCAR__NAME(oscar_calib_add)
+#define oscar_calib_freeze_q OSCAR__NAME(oscar_calib_freeze_q)
+#define oscar_calib_merge OSCAR__NAME(oscar_calib_merge)
+#define oscar_calib_solve OSCAR__NAME(oscar_calib_solve)
+#define oscar_calib_report OSCAR__NAME(oscar_calib_report)
+#define oscar_rotations_create OSCAR__NAME(oscar_rotations_create)
+#define oscar_rotations_destroy OSCAR__NAME(oscar_rotations_destroy)
+#define oscar_rotations_count OSCAR__NAME(oscar_rotations_count)
+#define oscar_rotations_layer OSCAR__NAME(oscar_rotations_layer)
+#define oscar_rotations_meta OSCAR__NAME(oscar_rotations_meta)
+#define oscar_rotations_similarity OSCAR__NAME(oscar_rotations_similarity)
+#define oscar_rotations_write OSCAR__NAME(oscar_rotations_write)
+#define oscar_rotations_read OSCAR__NAME(oscar_rotations_read)
+#define oscar_rotations_save OSCAR__NAME(oscar_rotations_save)
+#define oscar_rotations_load OSCAR__NAME(oscar_rotations_load)
+#define oscar_fold_v OSCAR__NAME(oscar_fold_v)
+#define oscar_fold_o OSCAR__NAME(oscar_fold_o)
+#define oscar_row_bytes OSCAR__NAME(oscar_row_bytes)
+#define oscar_encode OSCAR__NAME(oscar_encode)
+#define oscar_decode OSCAR__NAME(oscar_decode)
+#define oscar_page_layout OSCAR__NAME(oscar_page_layout)
+#define oscar_page_write OSCAR__NAME(oscar_page_write)
+#define oscar_page_read OSCAR__NAME(oscar_page_read)
+#define oscar_attend_pages OSCAR__NAME(oscar_attend_pages)
+#define oscar_attend_rows OSCAR__NAME(oscar_attend_rows)
+#define oscar_attend_join OSCAR__NAME(oscar_attend_join)
+#define oscar_pager_create OSCAR__NAME(oscar_pager_create)
+#define oscar_pager_destroy OSCAR__NAME(oscar_pager_destroy)
+#define oscar_pager_free_pages OSCAR__NAME(oscar_pager_free_pages)
+#define oscar_pager_check OSCAR__NAME(oscar_pager_check)
+#define oscar_seq_open OSCAR__NAME(oscar_seq_open)
+#define oscar_seq_close OSCAR__NAME(oscar_seq_close)
+#define oscar_seq_get OSCAR__NAME(oscar_seq_get)
+#define oscar_seq_fork OSCAR__NAME(oscar_seq_fork)
+#define oscar_seq_cut OSCAR__NAME(oscar_seq_cut)
+#define oscar_seq_reserve OSCAR__NAME(oscar_seq_reserve)
+#define oscar_seq_commit OSCAR__NAME(oscar_seq_commit)
+#define oscar_seq_accept OSCAR__NAME(oscar_seq_accept)
+#define oscar_seq_abort OSCAR__NAME(oscar_seq_abort)
+#define oscar_seq_can OSCAR__NAME(oscar_seq_can)
+#define oscar_cache_bytes OSCAR__NAME(oscar_cache_bytes)
+#define oscar_cache_create OSCAR__NAME(oscar_cache_create)
+#define oscar_cache_destroy OSCAR__NAME(oscar_cache_destroy)
+#define oscar_cache_stats OSCAR__NAME(oscar_cache_stats)
+#define oscar_cache_check OSCAR__NAME(oscar_cache_check)
+#define oscar_cache_layout OSCAR__NAME(oscar_cache_layout)
+#define oscar_cache_open OSCAR__NAME(oscar_cache_open)
+#define oscar_cache_close OSCAR__NAME(oscar_cache_close)
+#define oscar_cache_get OSCAR__NAME(oscar_cache_get)
+#define oscar_cache_fork OSCAR__NAME(oscar_cache_fork)
+#define oscar_cache_cut OSCAR__NAME(oscar_cache_cut)
+#define oscar_cache_reserve OSCAR__NAME(oscar_cache_reserve)
+#define oscar_cache_accept OSCAR__NAME(oscar_cache_accept)
+#define oscar_cache_abort OSCAR__NAME(oscar_cache_abort)
+#define oscar_cache_can OSCAR__NAME(oscar_cache_can)
+#define oscar_append OSCAR__NAME(oscar_append)
+#define oscar_fetch OSCAR__NAME(oscar_fetch)
+#define oscar_cache_save OSCAR__NAME(oscar_cache_save)
+#define oscar_cache_restore OSCAR__NAME(oscar_cache_restore)
+#define oscar_attend OSCAR__NAME(oscar_attend)
+#define oscar_attend_part OSCAR__NAME(oscar_attend_part)
+#define oscar_prefill OSCAR__NAME(oscar_prefill)
+#define oscar_isa_active OSCAR__NAME(oscar_isa_active)
+#define oscar_isa_force OSCAR__NAME(oscar_isa_force)
+#define oscar_isa_name OSCAR__NAME(oscar_isa_name)
+#endif /* OSCAR_NAMESPACE */
+
+/* ==================================================================================================================
+   == 2 API
+   ================================================================================================================== */
+#ifndef OSCAR_H
+#define OSCAR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* == 2.1 VERSION, LINKAGE == */
+
+#define OSCAR_VERSION_MAJOR 1
+#define OSCAR_VERSION_MINOR 0
+#define OSCAR_VERSION_PATCH 0
+#define OSCAR_VERSION (OSCAR_VERSION_MAJOR * 10000 + OSCAR_VERSION_MINOR * 100 + OSCAR_VERSION_PATCH)
+
+#ifndef OSCAR_API
+#  if !defined(OSCAR_STATIC)
+#    define OSCAR_API extern
+#  elif defined(__GNUC__) || defined(__clang__)
+#    define OSCAR_API static __attribute__((unused))
+#  else
+#    define OSCAR_API static
+#  endif
+#endif
+
+/* OSCAR_VERSION of the implementation that was linked; differs from the macro if header and object do not match. */
+OSCAR_API int oscar_version(void);
+
+/* == 2.2 RESULTS, LOG, MEMORY == */
+
+/* Every result: name, and what it says. Functions that can fail return one and write outputs only on OSCAR_OK. */
+#define OSCAR_RESULTS(X) \
+    X(OSCAR_OK,              "ok") \
+    X(OSCAR_ERR_ARGUMENT,    "an argument is out of its range") \
+    X(OSCAR_ERR_SHAPE,       "a dimension, head count, group or page size is not supported") \
+    X(OSCAR_ERR_MEMORY,      "the allocator gave no memory, or a buffer is too small") \
+    X(OSCAR_ERR_STATE,       "the call does not fit the state of the object") \
+    X(OSCAR_ERR_HANDLE,      "the sequence handle is not valid (never opened, or closed)") \
+    X(OSCAR_ERR_FULL,        "out of pages or sequences") \
+    X(OSCAR_ERR_NUMERIC,     "a number is NaN, infinite or too large") \
+    X(OSCAR_ERR_CONVERGE,    "the eigensolver did not converge") \
+    X(OSCAR_ERR_FORMAT,      "a file or blob is damaged or not of this format") \
+    X(OSCAR_ERR_VERSION,     "a file or blob is of another version or configuration") \
+    X(OSCAR_ERR_ISA,         "this instruction set is not in this build or not on this machine") \
+    X(OSCAR_ERR_UNSUPPORTED, "not possible by design") \
+    X(OSCAR_ERR_NO_DRIVER,   "no CUDA driver library found") \
+    X(OSCAR_ERR_NO_NVRTC,    "no NVRTC library found") \
+    X(OSCAR_ERR_NO_DEVICE,   "no CUDA device found") \
+    X(OSCAR_ERR_COMPILE,     "a kernel did not compile") \
+    X(OSCAR_ERR_CUDA,        "a CUDA call failed")
+
+typedef enum oscar_result {
+#define OSCAR__ENUM(name, text) name,
+    OSCAR_RESULTS(OSCAR__ENUM)
+#undef OSCAR__ENUM
+    OSCAR_RESULT_COUNT
+} oscar_result;
+
+/* A sentence for a result; never NULL, also for values out of range. */
+OSCAR_API const char *oscar_result_text(oscar_result result);
+
+typedef enum oscar_level { OSCAR_LOG_ERROR, OSCAR_LOG_WARNING, OSCAR_LOG_INFO } oscar_level;
+
+/* Memory and log of one object. A zeroed struct or a NULL pointer means malloc/free (OSCAR_MALLOC/OSCAR_FREE where
+   defined) and silence.
+     alloc  returns size bytes aligned to align (a power of two, at least 64), or NULL; both or none of alloc/free
+     free   gets the pointer with the same size and alignment
+     log    gets one sentence without newline that says what is wrong and what to change; line is the line of oscar.h;
+            valid during the call only. Called on the thread of the failing call.
+     user   handed to all three */
+typedef struct oscar_hooks {
+    void *(*alloc)(void *user, size_t size, size_t align);
+    void (*free)(void *user, void *memory, size_t size, size_t align);
+    void (*log)(void *user, oscar_level level, oscar_result code, int line, const char *text);
+    void *user;
+} oscar_hooks;
+
+/* == 2.3 NUMBER TYPES, VIEWS == */
+
+/* Storage type of a number. DEFAULT means F32 in views and BF16 for windows. */
+typedef enum oscar_type { OSCAR_TYPE_DEFAULT, OSCAR_F32, OSCAR_BF16, OSCAR_F16 } oscar_type;
+
+/* Rows [token][head][dim] that the library reads. The dim values of a row are contiguous; any alignment will do.
+     data          first value; NULL means absent where absence is allowed
+     type          OSCAR_TYPE_DEFAULT = F32
+     token_stride  values (not bytes) from a token to the next; 0 = heads * dim
+     head_stride   values from a head to the next; 0 = dim
+   A slice of a fused QKV buffer has token_stride (Hq + 2 Hkv) * dim; rows stored [head][token][dim] have token_stride
+   dim and head_stride tokens * dim. */
+typedef struct oscar_view {
+    const void *data;
+    oscar_type type;
+    ptrdiff_t token_stride, head_stride;
+} oscar_view;
+
+/* The same for rows that the library writes. Values too large for type become its largest finite value. */
+typedef struct oscar_out {
+    void *data;
+    oscar_type type;
+    ptrdiff_t token_stride, head_stride;
+} oscar_out;
+
+/* == 2.4 ARRAYS (level 0): no objects, no allocation == */
+
+/* Bytes of scratch that oscar_eigh needs for n x n; 0 if n is out of range (1..4096). */
+OSCAR_API size_t oscar_eigh_scratch(int n);
+
+/* Eigenvectors and eigenvalues of a real symmetric matrix, by pivoted Cholesky and one-sided Jacobi.
+     n        1..4096
+     a        [n][n], row-major, symmetric to 1e-6 of its largest entry (the mean of a and a^T is used)
+     vectors  [n][n], eigenvectors as columns, orthogonal; the component of largest magnitude (lowest index on a tie)
+              is positive. May not overlap a.
+     values   [n], ascending
+     scratch  oscar_eigh_scratch(n) bytes, aligned to 8
+   Semidefinite input keeps the relative accuracy of small eigenvalues also when rows differ by many decades (Demmel &
+   Veselic 1992); indefinite input is shifted and has absolute accuracy. Scaling a by a power of two changes no bit of
+   vectors. Errors: ARGUMENT (not symmetric), SHAPE, NUMERIC (NaN, infinite or beyond 1e+-280), CONVERGE (never seen).
+   Nothing is written on error. */
+OSCAR_API oscar_result oscar_eigh(int n, const double *a, double *vectors, double *values, void *scratch);
+
+/* Walsh-Hadamard transform of rows, normalised (its own inverse): x H.
+     n        row length: 1, or even; N = largest power of two dividing n gives a block-diagonal H with blocks of N.
+              0 does nothing. Odd n > 1 is ERR_SHAPE.
+     in, out  [rows][n]; may be the same array
+   Butterflies with strides 1, 2, 4, ... in float, then one multiplication by the float nearest 1/sqrt(N). */
+OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *out);
+
+/* The lowest `bits` (0..31) bits of i in reverse order. */
+OSCAR_API uint32_t oscar_bitrev(uint32_t i, int bits);
+
+/* out = x M for rows x; each output is one fmaf chain over input channels 0..n-1 that starts at +0.
+     x, out  [rows][n], not overlapping     m  [n][n] row-major
+   Errors: SHAPE (n < 1). */
+OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const float *x, float *out);
+
+/* The clip threshold of a row: the floor(ratio * n)-th smallest |x| (0-based, the product in double).
+     ratio   <= 0 or >= 1: off, *tau = the largest |x|; NaN: ERR_ARGUMENT
+     n       1..1024
+   Errors: ARGUMENT, SHAPE, NUMERIC (a NaN in x). */
+OSCAR_API oscar_result oscar_clip_threshold(int n, const float *x, double ratio, float *tau);
+
+/* Codes 0..3, one a byte, to and from four a byte, low bits first. count may be odd; the rest of the last byte is 0. */
+OSCAR_API void oscar_pack2(size_t count, const unsigned char *codes, unsigned char *packed);
+OSCAR_API void oscar_unpack2(size_t count, const unsigned char *packed, unsigned char *codes);
+
+/* Converts count numbers; rounds to nearest, ties to even, keeps subnormals. Values too large become infinite (NaN
+   stays NaN). in and out may not overlap unless both types have the same size. */
+OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, oscar_type to, void *out);
+
+/* == 2.5 TRANSFORM PAIRS, LAYERS == */
+
+/* HADAMARD needs no calibration and is the default; DENSE is what calibration gives. */
+typedef enum oscar_kind { OSCAR_HADAMARD, OSCAR_IDENTITY, OSCAR_DENSE } oscar_kind;
+
+/* A transform pair (F, B) of one KV head: x' = (x - m) F is what gets quantised; B = F^-T, so that for q' = q B
+   q'.k' = q.(k - m). Zeroed except for dim: the Hadamard transform. The arrays stay the owner's.
+     dim   a multiple of 16 from 16 to 1024
+     to    F, [dim][dim] row-major; DENSE only
+     dual  B, [dim][dim]; NULL where F is orthogonal (B = F)
+     mean  m, [dim], K only; NULL for none
+     norm  the largest singular value of F, 0 = 1 (exact for HADAMARD, IDENTITY and orthogonal F) */
+typedef struct oscar_pair {
+    oscar_kind kind;
+    int dim;
+    const float *to, *dual, *mean;
+    float norm;
+} oscar_pair;
+
+/* FORWARD: x' = (x - m) F, the bytes of the cache depend on it.  QUERY: q' = q B.  BACK: x = x' B^T + m. */
+typedef enum oscar_direction { OSCAR_FORWARD, OSCAR_QUERY, OSCAR_BACK } oscar_direction;
+
+/* Sends rows through a pair. x, out: [rows][dim]; may be the same array. Errors: ARGUMENT, SHAPE. */
+OSCAR_API oscar_result oscar_transform(const oscar_pair *pair, oscar_direction direction, size_t rows,
+                                       const float *x, float *out);
+
+/* How a row becomes codes. UNBIASED: symmetric, one scale a group, <x^, x> = |x|^2. CLIP: the paper's clipped min-max,
+   scale and minimum a group. */
+typedef enum oscar_fit { OSCAR_UNBIASED, OSCAR_CLIP } oscar_fit;
+
+/* One attention layer. Zeroed except for the heads and k_dim it is the recommended setting.
+     field                default (0)    range
+     q_heads              -              a multiple of kv_heads; query head x reads KV head x * kv_heads / q_heads
+     kv_heads             -              1..65536
+     k_dim, v_dim         -, k_dim       multiples of 16 from 16 to 1024
+     window               none           sliding window w: query i sees keys j with i - w < j <= i; -1 none
+     k_bits, v_bits       2              2, 4, or 16 (rows stored as given, in the window type)
+     k_fit, v_fit         UNBIASED
+     k_clip, v_clip       0.96, 0.92     quantile of |x|, CLIP only; -1 or >= 1 off
+     k_group, v_group     k_dim, v_dim   channels that share a scale; a divisor of the dimension, a multiple of 16
+     k_page_mean          on             -1 off; subtract each page's own mean key where that makes a row shorter
+     v_folded             0              1: V arrives transformed by v's F and o leaves transformed (oscar_fold_v)
+     scale                1/sqrt(k_dim)  multiplies q.k
+     softcap              none           c: logit = c tanh(x / c); -1 none
+     k, v                 HADAMARD       kv_heads pairs each, or NULL; stay the owner's */
+typedef struct oscar_layer {
+    int q_heads, kv_heads, k_dim, v_dim;
+    int window;
+    int k_bits, v_bits;
+    oscar_fit k_fit, v_fit;
+    double k_clip, v_clip;
+    int k_group, v_group;
+    int k_page_mean;
+    int v_folded;
+    float scale, softcap;
+    const oscar_pair *k, *v;
+} oscar_layer;
+
+/* in with every default filled in (NULL: only an error). 0 stays for window and softcap "none", clip off becomes -1.
+   Errors: ARGUMENT, SHAPE; hooks (may be NULL) gets the sentence. */
+OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_hooks *hooks, oscar_layer *out);
+
+/* == 2.6 CALIBRATION (level 1): sums over activations -> transform pairs == */
+
+/* The sums, each kv_heads * dim * dim doubles a layer. Q: q^T q. K: k^T k and the mean key. V: v^T v. S: score-weighted
+   v^T v (the published OSCAR code; second pass). O: o^T o of attention outputs (what the paper writes, V^T S^T S V). */
+enum { OSCAR_SUM_Q = 1, OSCAR_SUM_K = 2, OSCAR_SUM_V = 4, OSCAR_SUM_S = 8, OSCAR_SUM_O = 16 };
+
+/* ATTENTION weighs key j of query i by p_ij (1 - p_ij), p the softmax, where the cache would have quantised j: 8 to
+   13 % less KL, and far better on text of another kind. It needs chunks that start at position 0 and are longer than
+   sink + recent, better twice that. PLAIN counts every token once. The weights act on the sums Q and K. */
+typedef enum oscar_weights { OSCAR_WEIGHTS_ATTENTION, OSCAR_WEIGHTS_PLAIN } oscar_weights;
+
+/* The model's rotary embedding, for joint shifts of q and k.
+     dims         rotated channels, even, from channel 0; 0 = k_dim
+     base         frequencies are base^(-2i/dims), i < dims/2; 0 = 10000
+     frequencies  [dims/2] radians a token, instead of base
+     halves       0: channels 2i, 2i+1 form a pair (llama.cpp NORM); 1: channels i, i + dims/2 (NEOX, Hugging Face) */
+typedef struct oscar_rope {
+    int dims;
+    double base;
+    const double *frequencies;
+    int halves;
+} oscar_rope;
+
+/* Zeroed except for layers it collects what BALANCED needs, attention-weighted.
+     layers, layer_count  copied; heads, dimensions, scale, softcap, window are used, the rest goes into the result
+     sums                 OSCAR_SUM_* flags; 0 = Q and K
+     sink, recent         the cache's windows, for ATTENTION; 0 = 64 and 256, -1 = none
+     ropes, shifts        ropes: one a layer (or NULL); each chunk is counted once as given and once for each of the
+                          shift_count (up to 64) offsets in positions, q and k turned alike, which leaves logits
+                          unchanged and covers positions that short chunks do not reach */
+typedef struct oscar_calib_desc {
+    const oscar_layer *layers;
+    int layer_count;
+    unsigned sums;
+    oscar_weights weights;
+    int sink, recent;
+    const oscar_rope *ropes;
+    const int *shifts;
+    int shift_count;
+    oscar_hooks hooks;
+} oscar_calib_desc;
+
+/* A chunk of activations of one layer: plain q, k after RoPE, v, and attention outputs o before W_O.
+     tokens   rows in each view
+     q, o     [tokens][q_heads][k_dim], [tokens][q_heads][v_dim]
+     k, v     [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]
+     mask     [tokens], 0 = padding (may hold anything), or NULL
+   Views that the asked-for sums do not need may be absent (data NULL). The second pass (after oscar_calib_freeze_q)
+   reads k and v only. */
+typedef struct oscar_chunk {
+    int tokens;
+    oscar_view q, k, v, o;
+    const unsigned char *mask;
+} oscar_chunk;
+
+typedef struct oscar_calib oscar_calib;
+
+/* One allocation: 8 * dim * dim bytes a KV head and sum, and working space. One writer at a time. */
+OSCAR_API oscar_result oscar_calib_create(const oscar_calib_desc *desc, oscar_calib **out);
+OSCAR_API void oscar_calib_destroy(oscar_calib *calib);   /* NULL does nothing */
+
+/* Adds a chunk to layer's sums. Errors: ARGUMENT (a needed view is absent, chunk too short for ATTENTION), NUMERIC (a
+   valid row holds NaN or infinity; the log names token and head); the sums are then unchanged. */
+OSCAR_API oscar_result oscar_calib_add(oscar_calib *calib, int layer, const oscar_chunk *chunk);
+
+/* Ends the first pass: C_Q is fixed. With OSCAR_SUM_S the same chunks are then added a second time. ERR_STATE if a
+   layer has no tokens or it was called before. */
+OSCAR_API oscar_result oscar_calib_freeze_q(oscar_calib *calib);
+
+/* Adds other's sums to calib's; both of one desc. Before freeze_q: the first-pass sums. After it in both, of equal C_Q
+   (merge one into a fresh object, then freeze): the second-pass sums. other is unchanged. */
+OSCAR_API oscar_result oscar_calib_merge(oscar_calib *calib, const oscar_calib *other);
+
+/* How the pairs are found from the sums. U: eigenvectors of the target, H: Hadamard, P: bit reversal.
+     BALANCED  K: the pair that makes row energy and query energy flat; V: HADAMARD. The recommended choice.
+     OSCAR     R = U H P, the paper        HADAMARD  R = H (QuaRot)        NONE  R = I
+     U, UH, HP  ablations of OSCAR */
+typedef enum oscar_method {
+    OSCAR_METHOD_BALANCED, OSCAR_METHOD_OSCAR, OSCAR_METHOD_HADAMARD, OSCAR_METHOD_NONE,
+    OSCAR_METHOD_U, OSCAR_METHOD_UH, OSCAR_METHOD_HP
+} oscar_method;
+
+/* Which second moment OSCAR's U diagonalises. DEFAULT: C_Q for K, C_S for V. SELF: C_K (not centred), C_V. OUTPUT: C_O,
+   V only. */
+typedef enum oscar_target { OSCAR_TARGET_DEFAULT, OSCAR_TARGET_SELF, OSCAR_TARGET_OUTPUT } oscar_target;
+
+/* Zeroed: BALANCED, one pair a KV head, with mean key.
+     shared      1: one F a layer, from the mean over its heads (the paper); means stay per head
+     k_mean      0: on for BALANCED, off for others; 1 on; -1 off
+     v_balanced  1: V by BALANCED too, with Cx = C_V, Cw = I (needs OSCAR_SUM_V)
+     eps         regularisation of BALANCED, 0 = 1e-4
+     model       a name for the file, or NULL */
+typedef struct oscar_compose {
+    oscar_method method;
+    int shared;
+    int k_mean;
+    oscar_target k_target, v_target;
+    int v_balanced;
+    double eps;
+    const char *model;
+} oscar_compose;
+
+typedef struct oscar_rotations oscar_rotations;
+
+/* Finds the pairs of every layer whose K or V has 2 or 4 bits. compose NULL = zeroed. Destroy *out with
+   oscar_rotations_destroy. Errors: STATE (no tokens, or a sum is missing: the log names it), NUMERIC, CONVERGE, MEMORY.
+   Fewer tokens than 4 dim is a warning in the log. */
+OSCAR_API oscar_result oscar_calib_solve(const oscar_calib *calib, const oscar_compose *compose,
+                                         oscar_rotations **out);
+
+/* What calibration bought, for one KV head. logit_error is the predicted |QK^ - QK|_F / |QK|_F with one scale a row,
+   unbiased fit: quantisation noise of Gaussian channels with the transformed means and variances, errors of channels
+   uncorrelated. [method][0] 2 bits, [1] 4 bits; methods NONE, HADAMARD, OSCAR (no mean), BALANCED (with mean). */
+typedef struct oscar_report {
+    int64_t tokens;        /* valid tokens added */
+    int rank;              /* numerical rank of C_Q or C_K, the smaller; below dim: too few tokens */
+    double condition;      /* largest over smallest eigenvalue of C_K - m^T m; HUGE_VAL where singular */
+    double logit_error[4][2];
+} oscar_report;
+enum { OSCAR_REPORT_NONE, OSCAR_REPORT_HADAMARD, OSCAR_REPORT_OSCAR, OSCAR_REPORT_BALANCED };
+
+OSCAR_API oscar_result oscar_calib_report(const oscar_calib *calib, int layer, int kv_head, oscar_report *out);
+
+/* == 2.7 ROTATIONS: the result, a safetensors file; folding == */
+
+/* Makes an object from layers with pairs (copied; equal pointers `to` of all heads of a layer are kept as one shared
+   matrix). metadata: key, value, key, value, ..., NULL, added to the file; or NULL. */
+OSCAR_API oscar_result oscar_rotations_create(const oscar_layer *layers, int layer_count, const char *const *metadata,
+                                              const oscar_hooks *hooks, oscar_rotations **out);
+OSCAR_API void oscar_rotations_destroy(oscar_rotations *rotations);   /* NULL does nothing */
+
+/* The number of layers, and one layer's shape, codec settings and pairs (they live as long as the object). Fill
+   q_heads, scale, softcap and window of the result yourself: the file does not know them. Files of other writers may
+   not tell the shape: kv_heads, k_dim, v_dim are then 0. */
+OSCAR_API int oscar_rotations_count(const oscar_rotations *rotations);
+OSCAR_API oscar_result oscar_rotations_layer(const oscar_rotations *rotations, int layer, oscar_layer *out);
+
+/* A metadata value ("oscar.model", ...), or NULL. Lives as long as the object. */
+OSCAR_API const char *oscar_rotations_meta(const oscar_rotations *rotations, const char *key);
+
+/* mean |diag(R_a^T R_b)| of the normalised K matrices of two KV heads: 1 for equal ones, about 0.8 / sqrt(dim) for
+   unrelated ones. -1 if there are none. */
+OSCAR_API double oscar_rotations_similarity(const oscar_rotations *rotations, int layer, int head_a, int head_b);
+
+/* The file in memory. write: out NULL asks for *size only; capacity too small is ERR_MEMORY and *size is set. read
+   checks every length and number; a hostile file is ERR_FORMAT, an unknown major version ERR_VERSION. */
+OSCAR_API oscar_result oscar_rotations_write(const oscar_rotations *rotations, void *out, size_t capacity,
+                                             size_t *size);
+OSCAR_API oscar_result oscar_rotations_read(const void *data, size_t size, const oscar_hooks *hooks,
+                                            oscar_rotations **out);
+#ifndef OSCAR_NO_STDIO
+/* The same with a path. save writes path.tmp first and renames it. ERR_FORMAT if the file cannot be opened or read. */
+OSCAR_API oscar_result oscar_rotations_save(const oscar_rotations *rotations, const char *path);
+OSCAR_API oscar_result oscar_rotations_load(const char *path, const oscar_hooks *hooks, oscar_rotations **out);
+#endif
+
+/* Folds V's pairs into weights, in place, in double. Then V arrives as v' and attention gives o' at no run-time cost;
+   set layer.v_folded. Not allowed where the model norms V or shares K and V.
+     fold_v  w [kv_heads * v_dim][in_dim] (row-major as in GGUF and PyTorch: v = x w^T), bias [kv_heads * v_dim] or NULL
+     fold_o  w [out_dim][q_heads * v_dim] (y = o w^T)
+   Errors: ARGUMENT, SHAPE (pairs of different dim, or not a V pair: it has a mean). */
+OSCAR_API oscar_result oscar_fold_v(const oscar_pair *pairs, int kv_heads, size_t in_dim, float *w, float *bias);
+OSCAR_API oscar_result oscar_fold_o(const oscar_pair *pairs, int kv_heads, int q_heads, size_t out_dim, float *w);
+
+/* == 2.8 ROWS (level 2): the row codec alone, without pages == */
+
+/* Zeroed: UNBIASED, 2 bits, one group, fp16 metadata.
+     bits   0 = 2; 2 or 4          group  0 = dim          clip  CLIP only; 0 = 0.96, -1 or >= 1 off
+     metadata  OSCAR_F16 (default) or OSCAR_F32 */
+typedef struct oscar_codec {
+    oscar_fit fit;
+    int bits, group;
+    double clip;
+    oscar_type metadata;
+} oscar_codec;
+
+/* Bytes of an encoded row: codes (dim * bits / 8; four or two a byte, low bits first), then the scales of the groups,
+   then the minima of the groups (CLIP). 0 if codec and dim do not fit. codec NULL = zeroed. */
+OSCAR_API size_t oscar_row_bytes(const oscar_codec *codec, int dim);
+
+/* Rows, already transformed, to and from bytes. x [rows][dim], encoded [rows][oscar_row_bytes]. Errors: ARGUMENT,
+   SHAPE, NUMERIC (a row holds NaN or infinity, or metadata overflows; rows before it are written). */
+OSCAR_API oscar_result oscar_encode(const oscar_codec *codec, int dim, size_t rows, const float *x, void *encoded);
+OSCAR_API oscar_result oscar_decode(const oscar_codec *codec, int dim, size_t rows, const void *encoded, float *x);
+
+/* == 2.9 PAGES (level 3): page bytes in the caller's memory == */
+
+/* Where everything is in a page. Offsets in bytes; k_codes .. v_min from the start of a head's part, mean and
+   mean_scale from the start of the page. OSCAR_ABSENT where the page has no such array.
+     layer       resolved; layer.k and layer.v point at the caller's pairs, which must outlive the layout
+     scratch     bytes that oscar_page_write and oscar_page_read need */
+#define OSCAR_ABSENT ((size_t)-1)
+typedef struct oscar_layout {
+    oscar_layer layer;
+    int page_tokens;
+    oscar_type window_type;
+    size_t k_codes, v_codes, k_scale, k_min, v_scale, v_min;
+    size_t head_bytes;
+    size_t mean, mean_scale;
+    size_t bytes;
+    size_t scratch;
+} oscar_layout;
+
+/* page_tokens: a positive multiple of 64, 0 = 64. window_type: DEFAULT = BF16. Errors: ARGUMENT, SHAPE. */
+OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_tokens, oscar_type window_type,
+                                         const oscar_hooks *hooks, oscar_layout *out);
+
+/* Rounds page_tokens rows of all KV heads to the window type, transforms, quantises and writes a whole page.
+     k, v     [page_tokens][kv_heads][dim]
+     page     layout.bytes; 64-byte alignment is recommended       scratch  layout.scratch bytes, aligned to 64
+   ERR_NUMERIC (a row, sum, scale, minimum or page mean is not finite or overflows fp16): no byte of the page is
+   written. */
+OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_view *k, const oscar_view *v,
+                                        void *page, void *scratch);
+
+/* Rows first .. first + count - 1 of a page back in the space they came from (a folded V stays folded), rounded to the
+   type of the outputs. k or v may be NULL. */
+OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *page, int first, int count,
+                                       const oscar_out *k, const oscar_out *v, void *scratch);
+
+/* What attends. Query i of q is at position position + i in the sequence.
+     q           [queries][q_heads][k_dim], plain
+     head_first  KV heads head_first .. head_first + head_count - 1 are computed, head_count 0 = all; the other heads'
+                 outputs are not touched */
+typedef struct oscar_attend_desc {
+    const oscar_layout *layout;
+    oscar_view q;
+    int queries;
+    int64_t position;
+    int head_first, head_count;
+} oscar_attend_desc;
+
+/* Pages in order. Either pages (count pointers), or pool and ids: page i is at (char *)pool + ids[i] * layout.bytes.
+   position: of the first token of the first page. */
+typedef struct oscar_page_list {
+    const void *const *pages;
+    const void *pool;
+    const uint32_t *ids;
+    int64_t count;
+    int64_t position;
+} oscar_page_list;
+
+/* Rows as given (window rows), in order; token i is at position position + i. */
+typedef struct oscar_row_span {
+    oscar_view k, v;
+    int64_t count;
+    int64_t position;
+} oscar_row_span;
+
+/* Attention over pages, or over rows (any number of spans: a ring needs two). Every query sees the pages whole but for
+   the sliding window; rows are masked causally, too.
+     o    float [queries][q_heads][v_dim], normalised, in the space of the windows
+     lse  float [queries][q_heads], natural log-sum-exp of the final logits; without a visible key lse = -inf, o = 0
+   No allocation; reads only. Errors: ARGUMENT, SHAPE. */
+OSCAR_API oscar_result oscar_attend_pages(const oscar_attend_desc *desc, const oscar_page_list *pages,
+                                          float *o, float *lse);
+OSCAR_API oscar_result oscar_attend_rows(const oscar_attend_desc *desc, const oscar_row_span *spans, int span_count,
+                                         float *o, float *lse);
+
+/* Joins partial results over disjoint keys into one.
+     parts        pointers to `parts` arrays o [rows][heads][dim] and lse [rows][heads]
+     sink_logits  [heads], the learned sink logit, added once here; or NULL
+     o            [rows][heads][dim], may be one of the parts (so may lse); lse may be NULL */
+OSCAR_API void oscar_attend_join(int parts, const float *const *part_o, const float *const *part_lse, int rows,
+                                 int heads, int dim, const float *sink_logits, float *o, float *lse);
+
+/* == 2.10 PAGER: which token is where; knows no bytes, so CPU and GPU storages share it == */
+
+/* A sequence: 32-bit slot, 32-bit generation. Zero is never valid. A closed handle is never valid again. */
+typedef uint64_t oscar_seq;
+
+/*   field          default (0)   range
+     max_sequences  -             1..2^31-1, open at once
+     max_pages      -             0..2^32-2, of all sequences together
+     max_tokens     all pages     of one sequence: sizes its page table
+     sink           64            S0, first tokens that stay exact; -1 none
+     recent         256           W, last tokens that stay exact; -1 none
+     page_tokens    64            P, a positive multiple of 64
+     max_draft      16            speculative tokens in flight; -1 none */
+typedef struct oscar_pager_desc {
+    int max_sequences;
+    int64_t max_pages, max_tokens;
+    int sink, recent, page_tokens, max_draft;
+    oscar_hooks hooks;
+} oscar_pager_desc;
+
+/* What a storage has to do. Pages are indices into the sequence's page table.
+     length, history   n and h after the operation
+     demote_first      write pages demote_first .. demote_first + demote_count - 1 from recent tokens (and, with a long
+                       chunk, tokens of the chunk itself). After an abort only in layers that had not appended.
+     decode_page       id of a page whose first decode_tokens tokens go back to recent, at positions decode_position
+                       and on; decode_tokens 0: none. After an abort only in layers that had appended. The page may be
+                       released already, its bytes are good until the next reserve. */
+typedef struct oscar_moves {
+    int64_t length, history;
+    int64_t demote_first, demote_count;
+    uint32_t decode_page;
+    int decode_tokens;
+    int64_t decode_position;
+} oscar_moves;
+
+typedef enum oscar_step { OSCAR_STEP_NONE, OSCAR_STEP_APPEND, OSCAR_STEP_DRAFT, OSCAR_STEP_DRAFTED } oscar_step;
+
+/* length, history: committed n and h. sink, recent: committed tokens in these regions. step: what is open; step_rows,
+   its tokens; step_history, h once they are appended. pages: history / page_tokens ids, then those the step reserved
+   (page_count in all); valid until the next change. */
+typedef struct oscar_seq_state {
+    int64_t length, history, sink, recent;
+    oscar_step step;
+    int64_t step_rows, step_history;
+    const uint32_t *pages;
+    int64_t page_count;
+} oscar_seq_state;
+
+typedef struct oscar_pager oscar_pager;
+
+OSCAR_API oscar_result oscar_pager_create(const oscar_pager_desc *desc, oscar_pager **out);
+OSCAR_API void oscar_pager_destroy(oscar_pager *pager);   /* NULL does nothing */
+OSCAR_API int64_t oscar_pager_free_pages(const oscar_pager *pager);
+
+/* Verifies every invariant: lengths, page counts, references, free list. ERR_STATE and a sentence if one is broken. */
+OSCAR_API oscar_result oscar_pager_check(oscar_pager *pager);
+
+OSCAR_API oscar_result oscar_seq_open(oscar_pager *pager, oscar_seq *out);              /* ERR_FULL: no slot */
+OSCAR_API oscar_result oscar_seq_close(oscar_pager *pager, oscar_seq seq);              /* in any state */
+OSCAR_API oscar_result oscar_seq_get(const oscar_pager *pager, oscar_seq seq, oscar_seq_state *out);
+
+/* A new sequence that shares the pages of seq up to length (0..n); then as a cut. ERR_STATE while a step is open. */
+OSCAR_API oscar_result oscar_seq_fork(oscar_pager *pager, oscar_seq seq, int64_t length, oscar_seq *out,
+                                      oscar_moves *moves);
+
+/* Shortens seq to length (0..n). ERR_STATE while a step is open, ERR_ARGUMENT if longer. */
+OSCAR_API oscar_result oscar_seq_cut(oscar_pager *pager, oscar_seq seq, int64_t length, oscar_moves *moves);
+
+/* Opens a step of `rows` (at least 1) tokens, all or nothing: ERR_FULL leaves no trace. draft: the tokens are
+   speculative, at most max_draft. moves (may be NULL): what appending them will demote. */
+OSCAR_API oscar_result oscar_seq_reserve(oscar_pager *pager, oscar_seq seq, int64_t rows, int draft,
+                                         oscar_moves *moves);
+
+/* The storage has written the step's rows in every layer: an append is committed, drafts become DRAFTED. */
+OSCAR_API oscar_result oscar_seq_commit(oscar_pager *pager, oscar_seq seq);
+
+/* Keeps the first `rows` (0..drafts) of DRAFTED tokens and commits them. Cannot fail for lack of pages. */
+OSCAR_API oscar_result oscar_seq_accept(oscar_pager *pager, oscar_seq seq, int64_t rows, oscar_moves *moves);
+
+/* Undoes an open step, or DRAFTED tokens. started: some layer has written rows of an append step. Cannot fail for lack
+   of pages. ERR_STATE if no step is open. */
+OSCAR_API oscar_result oscar_seq_abort(oscar_pager *pager, oscar_seq seq, int started, oscar_moves *moves);
+
+/* Whether an operation would succeed now; the result is the one that it would give, without log. arg: rows for RESERVE,
+   DRAFT and ACCEPT, length for CUT and FORK. SHIFT (moving the positions of stored keys) is always
+   ERR_UNSUPPORTED: keys are stored after RoPE. */
+typedef enum oscar_op {
+    OSCAR_CAN_RESERVE, OSCAR_CAN_DRAFT, OSCAR_CAN_ACCEPT, OSCAR_CAN_CUT, OSCAR_CAN_FORK, OSCAR_CAN_SAVE, OSCAR_CAN_SHIFT
+} oscar_op;
+OSCAR_API oscar_result oscar_seq_can(const oscar_pager *pager, oscar_seq seq, oscar_op op, int64_t arg);
+
+/* == 2.11 CACHE (level 4): pager, pages and windows in one allocation == */
+
+/*   layers, layer_count  copied, and so are the pairs they point at
+     rotations            or NULL; where given, layer i takes its pairs, bits, fits, clips, groups, page mean and fold
+                          from layer i of it, unless layers[i] sets the field itself (non-zero). Not needed after
+                          create.
+     window_type          DEFAULT = BF16; type of the exact rows
+     the others           as in oscar_pager_desc */
+typedef struct oscar_cache_desc {
+    const oscar_layer *layers;
+    int layer_count;
+    const oscar_rotations *rotations;
+    oscar_type window_type;
+    int max_sequences;
+    int64_t max_pages, max_tokens;
+    int sink, recent, page_tokens, max_draft;
+    oscar_hooks hooks;
+} oscar_cache_desc;
+
+/* Bytes, asked for before anything is paid, and what a value costs. tokens: of one sequence, for the bits.
+     total           what create allocates = pages + windows + rest
+     pages, windows  max_pages pages of every layer; max_sequences sinks and rings of every layer
+     rest            pairs, tables, one page of working space
+     held_bits       bits a K or V value of a sequence of `tokens` tokens: its pages and the window rows in use
+     owned_bits      the same with the whole sink and ring that an open sequence owns
+     exact_bits      the same values in the window type without a cache (16 for BF16) */
+typedef struct oscar_footprint {
+    size_t total, pages, windows, rest;
+    double held_bits, owned_bits, exact_bits;
+} oscar_footprint;
+
+typedef struct oscar_stats {
+    int64_t sequences, tokens;             /* open now */
+    int64_t pages, pages_used;             /* in the pool, and referenced now */
+    size_t bytes, page_bytes, window_bytes;   /* as in oscar_footprint */
+} oscar_stats;
+
+typedef struct oscar_cache oscar_cache;
+
+OSCAR_API oscar_result oscar_cache_bytes(const oscar_cache_desc *desc, int64_t tokens, oscar_footprint *out);
+OSCAR_API oscar_result oscar_cache_create(const oscar_cache_desc *desc, oscar_cache **out);
+OSCAR_API void oscar_cache_destroy(oscar_cache *cache);   /* NULL does nothing */
+OSCAR_API void oscar_cache_stats(const oscar_cache *cache, oscar_stats *out);
+OSCAR_API oscar_result oscar_cache_check(oscar_cache *cache);
+OSCAR_API oscar_result oscar_cache_layout(const oscar_cache *cache, int layer, oscar_layout *out);
+
+/* As the oscar_seq_ functions, with the rows moved as well. cut and fork decode at most one page a layer. */
+OSCAR_API oscar_result oscar_cache_open(oscar_cache *cache, oscar_seq *out);
+OSCAR_API oscar_result oscar_cache_close(oscar_cache *cache, oscar_seq seq);
+OSCAR_API oscar_result oscar_cache_get(const oscar_cache *cache, oscar_seq seq, oscar_seq_state *out);
+OSCAR_API oscar_result oscar_cache_fork(oscar_cache *cache, oscar_seq seq, int64_t length, oscar_seq *out);
+OSCAR_API oscar_result oscar_cache_cut(oscar_cache *cache, oscar_seq seq, int64_t length);
+OSCAR_API oscar_result oscar_cache_reserve(oscar_cache *cache, oscar_seq seq, int64_t rows, int draft);
+OSCAR_API oscar_result oscar_cache_accept(oscar_cache *cache, oscar_seq seq, int64_t rows);
+OSCAR_API oscar_result oscar_cache_abort(oscar_cache *cache, oscar_seq seq);
+OSCAR_API oscar_result oscar_cache_can(const oscar_cache *cache, oscar_seq seq, oscar_op op, int64_t arg);
+
+/* One entry of a batch: rows row .. row + rows - 1 of the views belong to seq. A zero handle is padding: its rows are
+   not read, its outputs are zero (lse -inf). */
+typedef struct oscar_batch {
+    oscar_seq seq;
+    int64_t row, rows;
+} oscar_batch;
+
+/* Writes the reserved rows of one layer; layers in any order, each once a step; the last layer commits. rows must equal
+   what was reserved. Rows are rounded to the window type on entry.
+     k, v   [rows of the batch][kv_heads][dim]
+   ERR_NUMERIC: a rounded value is not finite, or a row of a 2 or 4 bit side is longer than 32000 / norm; the log names
+   sequence, row, head. On any error nothing is written in this layer for any sequence of the batch. */
+OSCAR_API oscar_result oscar_append(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                    const oscar_view *k, const oscar_view *v);
+
+/* Tokens first .. first + count - 1 of a sequence (committed, or DRAFTED) as the cache holds them. k or v may be
+   NULL. */
+OSCAR_API oscar_result oscar_fetch(const oscar_cache *cache, int layer, oscar_seq seq, int64_t first, int64_t count,
+                                   const oscar_out *k, const oscar_out *v);
+
+/* One sequence as a blob (format: manual 1.5). save: out NULL asks for *size only. restore opens a new sequence, all or
+   nothing, in a cache of the same configuration and pairs (else ERR_VERSION). ERR_STATE while a step is open. */
+OSCAR_API oscar_result oscar_cache_save(const oscar_cache *cache, oscar_seq seq, void *out, size_t capacity,
+                                        size_t *size);
+OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob, size_t size, oscar_seq *out);
+
+/* == 2.12 ATTENTION (level 5) over the cache == */
+
+/* Attention of the last `rows` tokens of each sequence of the batch over sink, history and recent tokens.
+     q            [rows of the batch][q_heads][k_dim], plain
+     sink_logits  [q_heads], the learned sink logit, or NULL
+     o            [rows of the batch][q_heads][v_dim]
+     lse          float [rows of the batch][q_heads], or NULL
+   At most recent + 1 rows of a sequence (any number of drafts), so that each may see all of history; more is
+   ERR_ARGUMENT: that is oscar_prefill's work. In an open step the layer must have been appended (ERR_STATE).
+   Reads only: many threads may attend at once between writes. */
+OSCAR_API oscar_result oscar_attend(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                    const oscar_view *q, const float *sink_logits, const oscar_out *o, float *lse);
+
+/* Share `part` of `parts` of the same work, for the caller's threads: partial results as float
+   part_o [rows of the batch][q_heads][v_dim], part_lse [rows of the batch][q_heads], complete after
+   oscar_attend_join over all parts. Every share takes about the same time, for one long sequence and for many short. */
+OSCAR_API oscar_result oscar_attend_part(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                         const oscar_view *q, int part, int parts, float *part_o, float *part_lse);
+
+/* Attention of a reserved chunk over the cache before it and, causally and exactly, over its own rows; then the chunk
+   is appended. A prompt in one chunk is exact attention. Arguments as for oscar_append and oscar_attend. */
+OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                     const oscar_view *q, const oscar_view *k, const oscar_view *v,
+                                     const float *sink_logits, const oscar_out *o, float *lse);
+
+/* == 2.13 INSTRUCTION SETS == */
+
+typedef enum oscar_isa {
+    OSCAR_ISA_AUTO, OSCAR_ISA_SCALAR, OSCAR_ISA_AVX2, OSCAR_ISA_AVX512, OSCAR_ISA_AMX, OSCAR_ISA_NEON, OSCAR_ISA_COUNT
+} oscar_isa;
+
+/* The one in use (never AUTO). force: for tests and comparisons, process-wide; AUTO returns to the best one. One that
+   is not in this build or not on this machine is ERR_ISA and changes nothing. */
+OSCAR_API oscar_isa oscar_isa_active(void);
+OSCAR_API oscar_result oscar_isa_force(oscar_isa isa);
+OSCAR_API const char *oscar_isa_name(oscar_isa isa);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OSCAR_H */
+/* ==================================================================================================================
+   == 3 IMPLEMENTATION
+   ================================================================================================================== */
+#if defined(OSCAR_IMPLEMENTATION) && !defined(OSCAR__IMPLEMENTED)
+#define OSCAR__IMPLEMENTED
+
+/* == 3.1 COMPILER, INCLUDES, ASSERTS == */
+
+#if defined(__FAST_MATH__)
+#  error "oscar.h: compile without -ffast-math; page bytes must not depend on the compiler (manual 1.5)"
+#endif
+#if defined(OSCAR_MALLOC) != defined(OSCAR_FREE)
+#  error "oscar.h: define both OSCAR_MALLOC(size) and OSCAR_FREE(pointer), or none"
+#endif
+
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#if !defined(OSCAR_MALLOC)
+#  include <stdlib.h>
+#  define OSCAR_MALLOC(size) malloc(size)
+#  define OSCAR_FREE(pointer) free(pointer)
+#endif
+#if !defined(OSCAR_NO_STDIO)
+#  include <stdio.h>
+#endif
+#if !defined(OSCAR_ASSERT)
+#  if defined(NDEBUG) || defined(OSCAR_NO_STDIO)
+#    define OSCAR_ASSERT(condition) ((void)0)
+#  else
+#    include <assert.h>
+#    define OSCAR_ASSERT(condition) assert(condition)
+#  endif
+#endif
+
+/* Functions that make bytes are not inlined into each other: a compiler that contracts a product of one with a sum of
+   another into an fma would change codes (gcc does so across statements). */
+#if defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__NOINLINE __attribute__((noinline))
+#elif defined(_MSC_VER)
+#  define OSCAR__NOINLINE __declspec(noinline)
+#else
+#  define OSCAR__NOINLINE
+#endif
+
+/* A float operation rounded to float, also where the compiler evaluates in a wider type (x87). */
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD == 0
+#  define OSCAR__F32(x) (x)
+#else
+static float oscar__f32(float x) { volatile float stored = x; return stored; }
+#  define OSCAR__F32(x) oscar__f32(x)
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#  define OSCAR__ASAN 1
+#elif defined(__has_feature)
+#  if __has_feature(address_sanitizer)
+#    define OSCAR__ASAN 1
+#  endif
+#endif
+#if !defined(OSCAR__ASAN)
+#  define OSCAR__ASAN 0
+#endif
+
+enum { OSCAR__TILE = 16, OSCAR__LANES = 16, OSCAR__DIM_MAX = 1024 };
+
+OSCAR_API int oscar_version(void) { return OSCAR_VERSION; }
+
+OSCAR_API const char *oscar_result_text(oscar_result result)
+{
+#define OSCAR__TEXT(name, text) text,
+    static const char *const texts[] = { OSCAR_RESULTS(OSCAR__TEXT) };
+#undef OSCAR__TEXT
+    return (int)result >= 0 && (int)result < (int)OSCAR_RESULT_COUNT ? texts[(int)result] : "not an oscar_result";
+}
+
+/* == 3.2 SIZES, TEXT, LOG, MEMORY == */
+
+/* Sizes saturate: one that overflowed stays OSCAR__SIZE_MAX through later sums and products, and no allocator gives
+   that much. */
+#define OSCAR__SIZE_MAX ((size_t)-1)
+
+static size_t oscar__add(size_t a, size_t b) { return a > OSCAR__SIZE_MAX - b ? OSCAR__SIZE_MAX : a + b; }
+
+static size_t oscar__mul(size_t a, size_t b)
+{
+    return b && a > OSCAR__SIZE_MAX / b ? OSCAR__SIZE_MAX : a * b;
+}
+
+static size_t oscar__align_up(size_t a, size_t align)   /* align: a power of two */
+{
+    a = oscar__add(a, align - 1);
+    return a == OSCAR__SIZE_MAX ? a : a & ~(align - 1);
+}
+
+/* Text into a buffer without stdio or locale. len counts what was asked for, also beyond capacity; always ends in 0
+   where capacity is not 0. */
+typedef struct oscar__text { char *out; size_t capacity, len; } oscar__text;
+
+static void oscar__put_char(oscar__text *t, char c)
+{
+    if (t->len + 1 < t->capacity) { t->out[t->len] = c; t->out[t->len + 1] = 0; }
+    t->len++;
+}
+
+static void oscar__put_string(oscar__text *t, const char *s)
+{
+    for (; *s; s++) oscar__put_char(t, *s);
+}
+
+static void oscar__put_unsigned(oscar__text *t, uint64_t value)
+{
+    char digits[20];
+    int n = 0;
+    do { digits[n++] = (char)('0' + (int)(value % 10)); value /= 10; } while (value);
+    while (n) oscar__put_char(t, digits[--n]);
+}
+
+static void oscar__put_integer(oscar__text *t, int64_t value)
+{
+    if (value < 0) oscar__put_char(t, '-');
+    oscar__put_unsigned(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
+}
+
+/* value with 6 significant digits, trailing zeros removed: 0.96, 0.0001, 12, 1.5e+20, nan, inf. */
+static void oscar__put_real(oscar__text *t, double value)
+{
+    char digit[6];
+    int exponent, digits, i;
+    double mantissa;
+    if (value != value) { oscar__put_string(t, "nan"); return; }
+    if (value < 0) { oscar__put_char(t, '-'); value = -value; }
+    if (value > DBL_MAX) { oscar__put_string(t, "inf"); return; }
+    if (value < DBL_MIN) { oscar__put_char(t, '0'); return; }
+    exponent = (int)floor(log10(value));
+    mantissa = floor(value / pow(10, exponent) * 1e5 + 0.5);
+    if (mantissa >= 1e6) { mantissa /= 10; exponent++; }
+    for (i = 5; i >= 0; i--) { digit[i] = (char)('0' + (int)fmod(mantissa, 10)); mantissa = floor(mantissa / 10); }
+    for (digits = 6; digits > 1 && digit[digits - 1] == '0'; digits--) {}
+
+    if (exponent < -4 || exponent > 14) {
+        oscar__put_char(t, digit[0]);
+        if (digits > 1) oscar__put_char(t, '.');
+        for (i = 1; i < digits; i++) oscar__put_char(t, digit[i]);
+        oscar__put_string(t, exponent < 0 ? "e-" : "e+");
+        oscar__put_integer(t, exponent < 0 ? -exponent : exponent);
+        return;
+    }
+    if (exponent < 0) oscar__put_string(t, "0.");
+    for (i = exponent + 1; i < 0; i++) oscar__put_char(t, '0');
+    for (i = 0; i < digits || i <= exponent; i++) {
+        if (i == exponent + 1 && i > 0) oscar__put_char(t, '.');
+        oscar__put_char(t, i < digits ? digit[i] : '0');
+    }
+}
+
+/* format: %s string, %i int, %I int64_t, %z size_t, %g double; nothing else. */
+static void oscar__put_format(oscar__text *t, const char *format, va_list args)
+{
+    for (; *format; format++) {
+        if (*format != '%') { oscar__put_char(t, *format); continue; }
+        switch (*++format) {
+        case 's': oscar__put_string(t, va_arg(args, const char *)); break;
+        case 'i': oscar__put_integer(t, va_arg(args, int)); break;
+        case 'I': oscar__put_integer(t, va_arg(args, int64_t)); break;
+        case 'z': oscar__put_unsigned(t, va_arg(args, size_t)); break;
+        case 'g': oscar__put_real(t, va_arg(args, double)); break;
+        default: OSCAR_ASSERT(0 && "unknown format"); return;
+        }
+    }
+}
+
+/* Sends one sentence to the log and returns code. */
+static oscar_result oscar__log(const oscar_hooks *hooks, oscar_level level, oscar_result code, int line,
+                               const char *format, ...)
+{
+    if (hooks && hooks->log) {
+        char buffer[512];
+        oscar__text text = { NULL, 0, 0 };
+        va_list args;
+        text.out = buffer;
+        text.capacity = sizeof buffer;
+        va_start(args, format);
+        oscar__put_format(&text, format, args);
+        va_end(args);
+        hooks->log(hooks->user, level, code, line, buffer);
+    }
+    return code;
+}
+#define OSCAR__FAIL(hooks, code, ...) oscar__log(hooks, OSCAR_LOG_ERROR, code, __LINE__, __VA_ARGS__)
+#define OSCAR__WARN(hooks, ...) ((void)oscar__log(hooks, OSCAR_LOG_WARNING, OSCAR_OK, __LINE__, __VA_ARGS__))
+
+enum { OSCAR__ALIGN = 128 };
+
+static oscar_result oscar__hooks_check(const oscar_hooks *hooks)
+{
+    if (hooks && !hooks->alloc != !hooks->free)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "hooks have only one of alloc and free: set both or none");
+    return OSCAR_OK;
+}
+
+/* Memory aligned to OSCAR__ALIGN, not cleared; NULL if there is none. */
+static void *oscar__alloc(const oscar_hooks *hooks, size_t size)
+{
+    unsigned char *raw, *memory;
+    if (size == 0 || size > OSCAR__SIZE_MAX / 2) return NULL;
+    if (hooks && hooks->alloc) return hooks->alloc(hooks->user, size, OSCAR__ALIGN);
+    raw = (unsigned char *)OSCAR_MALLOC(size + OSCAR__ALIGN);
+    if (!raw) return NULL;
+    memory = raw + OSCAR__ALIGN - (uintptr_t)raw % OSCAR__ALIGN;   /* at least 1 byte before it, for the distance */
+    memory[-1] = (unsigned char)(memory - raw);
+    return memory;
+}
+
+static void oscar__free(const oscar_hooks *hooks, void *memory, size_t size)
+{
+    if (!memory) return;
+    if (hooks && hooks->free) hooks->free(hooks->user, memory, size, OSCAR__ALIGN);
+    else OSCAR_FREE((unsigned char *)memory - ((unsigned char *)memory)[-1]);
+}
+
+#if OSCAR__ASAN
+#  ifdef __cplusplus
+extern "C"
+#  endif
+void __asan_poison_memory_region(const volatile void *address, size_t size);
+#  ifdef __cplusplus
+extern "C"
+#  endif
+void __asan_unpoison_memory_region(const volatile void *address, size_t size);
+#endif
+
+/* Cuts one allocation into arrays. The same code runs twice: with base NULL it only counts (size), then with memory.
+   Under AddressSanitizer a poisoned gap follows each array, so that running over its end is seen. */
+typedef struct oscar__carver { unsigned char *base; size_t size; } oscar__carver;
+
+static void *oscar__carve(oscar__carver *c, size_t count, size_t each)
+{
+    size_t start = oscar__align_up(c->size, OSCAR__ALIGN), bytes = oscar__mul(count, each);
+    c->size = oscar__add(start, bytes);
+#if OSCAR__ASAN
+    c->size = oscar__align_up(oscar__add(c->size, OSCAR__ALIGN), OSCAR__ALIGN);
+    if (c->base) __asan_poison_memory_region(c->base + start + bytes, c->size - start - bytes);
+#endif
+    return c->base ? c->base + start : NULL;
+}
+
+/* Gives the carved memory back whole. */
+static void oscar__carver_free(const oscar_hooks *hooks, void *memory, size_t size)
+{
+#if OSCAR__ASAN
+    if (memory) __asan_unpoison_memory_region(memory, size);
+#endif
+    oscar__free(hooks, memory, size);
+}
+
+/* FNV-1a, 64 bits. Start with OSCAR__FNV_START. */
+#define OSCAR__FNV_START 14695981039346656037u
+
+static uint64_t oscar__fnv(uint64_t hash, const void *data, size_t size)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    size_t i;
+    for (i = 0; i < size; i++) hash = (hash ^ p[i]) * 1099511628211u;
+    return hash;
+}
+
+/* == 3.3 NUMBERS: half floats, little-endian bytes, rows of a view == */
+
+static float oscar__float_of_bits(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
+static uint32_t oscar__bits_of_float(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }
+
+static void oscar__put16(unsigned char *p, unsigned x) { p[0] = (unsigned char)x; p[1] = (unsigned char)(x >> 8); }
+static uint16_t oscar__get16(const unsigned char *p) { return (uint16_t)(p[0] | p[1] << 8); }
+
+static void oscar__put32(unsigned char *p, uint32_t x) { oscar__put16(p, x & 0xffff); oscar__put16(p + 2, x >> 16); }
+static uint32_t oscar__get32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static void oscar__put64(unsigned char *p, uint64_t x)
+{
+    oscar__put32(p, (uint32_t)x);
+    oscar__put32(p + 4, (uint32_t)(x >> 32));
+}
+static uint64_t oscar__get64(const unsigned char *p) { return oscar__get32(p) | (uint64_t)oscar__get32(p + 4) << 32; }
+
+static float oscar__float_of_bf16(uint16_t h) { return oscar__float_of_bits((uint32_t)h << 16); }
+
+static uint16_t oscar__bf16_of_float(float f)
+{
+    uint32_t u = oscar__bits_of_float(f);
+    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40);   /* stays NaN: rounding up could reach inf */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static float oscar__float_of_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
+    if (exponent == 31) return oscar__float_of_bits(sign | 0x7f800000 | mantissa << 13);
+    if (exponent) return oscar__float_of_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    return oscar__float_of_bits(oscar__bits_of_float((float)mantissa * 5.9604644775390625e-8f) | sign);   /* 2^-24 */
+}
+
+static uint16_t oscar__f16_of_float(float f)
+{
+    uint32_t u = oscar__bits_of_float(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+    if (a > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+    if (a >= 0x477ff000) return (uint16_t)(sign | 0x7c00);           /* 65520 and above */
+    if (a >= 0x38800000) return (uint16_t)(sign | (a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13);
+    if (a < 0x33000000) return (uint16_t)sign;                       /* below half of the smallest subnormal */
+    {
+        uint32_t shift = 126 - (a >> 23), mantissa = (a & 0x7fffff) | 0x800000, half = 1u << (shift - 1);
+        return (uint16_t)(sign | (mantissa + half - 1 + (mantissa >> shift & 1)) >> shift);
+    }
+}
+
+static size_t oscar__type_size(oscar_type type) { return type == OSCAR_BF16 || type == OSCAR_F16 ? 2 : 4; }
+
+static int oscar__type_valid(oscar_type type) { return (int)type >= OSCAR_TYPE_DEFAULT && (int)type <= OSCAR_F16; }
+
+/* Values of any type and alignment, in the machine's byte order. */
+static void oscar__load(oscar_type type, const void *in, size_t count, float *out)
+{
+    const unsigned char *p = (const unsigned char *)in;
+    size_t i;
+    if (oscar__type_size(type) == 4) { memmove(out, in, count * 4); return; }
+    for (i = 0; i < count; i++) {
+        uint16_t h;
+        memcpy(&h, p + 2 * i, 2);
+        out[i] = type == OSCAR_BF16 ? oscar__float_of_bf16(h) : oscar__float_of_f16(h);
+    }
+}
+
+static void oscar__store(oscar_type type, const float *in, size_t count, void *out)
+{
+    unsigned char *p = (unsigned char *)out;
+    size_t i;
+    if (oscar__type_size(type) == 4) { memmove(out, in, count * 4); return; }
+    for (i = 0; i < count; i++) {
+        uint16_t h = type == OSCAR_BF16 ? oscar__bf16_of_float(in[i]) : oscar__f16_of_float(in[i]);
+        memcpy(p + 2 * i, &h, 2);
+    }
+}
+
+static float oscar__type_max(oscar_type type)
+{
+    return type == OSCAR_BF16 ? oscar__float_of_bits(0x7f7f0000) : type == OSCAR_F16 ? 65504.0f : FLT_MAX;
+}
+
+/* Rounds in place to what `type` holds; too large becomes infinite. */
+static void oscar__round_to(oscar_type type, float *x, size_t count)
+{
+    if (oscar__type_size(type) == 4) return;
+    oscar__store(type, x, count, x);
+    {   /* widen from the end: out[i] covers in[2i] and in[2i + 1] */
+        const unsigned char *p = (const unsigned char *)x;
+        size_t i = count;
+        while (i--) {
+            uint16_t h;
+            memcpy(&h, p + 2 * i, 2);
+            x[i] = type == OSCAR_BF16 ? oscar__float_of_bf16(h) : oscar__float_of_f16(h);
+        }
+    }
+}
+
+/* Stores x, clamped to the largest finite value of the type first. Changes x. */
+static void oscar__store_saturated(oscar_type type, float *x, size_t count, void *out)
+{
+    float top = oscar__type_max(type);
+    size_t i;
+    for (i = 0; i < count; i++) x[i] = x[i] > top ? top : x[i] < -top ? -top : x[i];
+    oscar__store(type, x, count, out);
+}
+
+static int oscar__finite(const float *x, size_t count)
+{
+    size_t i;
+    for (i = 0; i < count; i++) if (!(x[i] <= FLT_MAX && x[i] >= -FLT_MAX)) return 0;
+    return 1;
+}
+
+/* The address of a row of a view with heads x dim values a token. */
+static const void *oscar__view_at(const oscar_view *view, int heads, int dim, int64_t token, int head)
+{
+    ptrdiff_t token_stride = view->token_stride ? view->token_stride : (ptrdiff_t)heads * dim;
+    ptrdiff_t head_stride = view->head_stride ? view->head_stride : dim;
+    return (const unsigned char *)view->data
+           + ((ptrdiff_t)token * token_stride + head * head_stride) * (ptrdiff_t)oscar__type_size(view->type);
+}
+
+static void oscar__view_row(const oscar_view *view, int heads, int dim, int64_t token, int head, float *out)
+{
+    oscar__load(view->type, oscar__view_at(view, heads, dim, token, head), (size_t)dim, out);
+}
+
+static void *oscar__out_at(const oscar_out *out, int heads, int dim, int64_t token, int head)
+{
+    ptrdiff_t token_stride = out->token_stride ? out->token_stride : (ptrdiff_t)heads * dim;
+    ptrdiff_t head_stride = out->head_stride ? out->head_stride : dim;
+    return (unsigned char *)out->data
+           + ((ptrdiff_t)token * token_stride + head * head_stride) * (ptrdiff_t)oscar__type_size(out->type);
+}
+
+OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, oscar_type to, void *out)
+{
+    const unsigned char *p = (const unsigned char *)in;
+    unsigned char *o = (unsigned char *)out;
+    size_t i;
+    OSCAR_ASSERT(oscar__type_valid(from) && oscar__type_valid(to));
+    for (i = 0; i < count; i++) {
+        float x;
+        oscar__load(from, p + i * oscar__type_size(from), 1, &x);
+        oscar__store(to, &x, 1, o + i * oscar__type_size(to));
+    }
+}
+
+/* == 3.4 EIGENSOLVER, CHOLESKY == */
+
+/* Veselic & Hari (1989), Demmel & Veselic (1992). With complete pivoting A = G^T G, G: [rank][n] (the columns of the
+   Cholesky factor stored as rows). Plane rotations from the left make the rows of G orthogonal: J G = S U^T. Then
+   A = U S^2 U^T, so the normalised rows are eigenvectors, their squared lengths eigenvalues, and no rotation has to be
+   accumulated. Every step has an error relative to the rows it touches; that is why small eigenvalues of a graded
+   matrix keep their digits.
+
+   Rows are kept as scale_i * row_i (fast rotations): for a pair x, y of actual rows with squared lengths a, b and
+   product g,
+
+       zeta = (b - a) / 2g     t = sign(zeta) / (|zeta| + sqrt(1 + zeta^2))     c = 1 / sqrt(1 + t^2)
+       x' = c (x - t y)     y' = c (y + t x)     a' = a - t g     b' = b + t g
+
+   the factor c goes into the scales, which leaves two products and two sums a component. */
+
+enum {
+    OSCAR__EIGH_MAX = 4096,
+    OSCAR__EIGH_LANES = 8,     /* sums of a dot product that do not wait for each other; rows are padded to it */
+    OSCAR__EIGH_PAIRS = 8,     /* disjoint pairs whose angles are computed together */
+    OSCAR__EIGH_SWEEPS = 40    /* 6 to 12 are usual */
+};
+
+/* Squares of entries and of their quotients stay inside the range of double. */
+#define OSCAR__EIGH_LARGEST 1e280
+#define OSCAR__EIGH_SMALLEST 1e-280
+
+/*   width    n rounded up to a multiple of OSCAR__EIGH_LANES; the padding is zero
+     lead     distance of rows: one cache line more than width, else rows of 2^k values share few cache sets
+     block    rows a block; two blocks stay in 32 KiB for n <= 256
+     unit     power of two that brings the largest |a_ij| into [1, 2); shift is added to the diagonal after it
+     rows     [n rounded up to a multiple of block][lead]; those from rank on are zero
+     norm, root, scale   per row: squared length and length of scale * row, scale
+     line     [width], a row of the matrix      order  [n] */
+typedef struct oscar__eigh {
+    const double *a;
+    int n, rank, sweeps, indefinite;
+    size_t width, lead, block, row_count;
+    double unit, shift;
+    double *rows, *norm, *root, *scale, *line;
+    int *order;
+} oscar__eigh;
+
+/* Places the arrays in scratch (NULL: only counts) and returns the bytes. */
+static size_t oscar__eigh_place(oscar__eigh *e, int n, const double *a, void *scratch)
+{
+    enum { LINE = 64 };
+    size_t size = (size_t)n, count;
+    double *next;
+    memset(e, 0, sizeof *e);
+    e->a = a;
+    e->n = n;
+    e->width = oscar__align_up(size, OSCAR__EIGH_LANES);
+    e->lead = e->width + LINE / sizeof(double);
+    e->block = n <= 320 ? 8 : 4;
+    e->row_count = oscar__align_up(size, e->block);
+    count = e->row_count * e->lead + 3 * e->row_count + e->width;
+    if (scratch) {
+        next = (double *)scratch;
+        while ((uintptr_t)next % LINE) next++;
+        e->rows = next;
+        e->norm = e->rows + e->row_count * e->lead;
+        e->root = e->norm + e->row_count;
+        e->scale = e->root + e->row_count;
+        e->line = e->scale + e->row_count;
+        e->order = (int *)(e->line + e->width);
+    }
+    return LINE + count * sizeof(double) + size * sizeof(int);
+}
+
+/* Row i of unit (a + a^T) / 2 + shift I. out: [width] */
+static void oscar__eigh_line(const oscar__eigh *e, int i, double *out)
+{
+    size_t size = (size_t)e->n, row = (size_t)i, j;
+    double half = 0.5 * e->unit;
+    for (j = 0; j < size; j++) out[j] = (e->a[row * size + j] + e->a[j * size + row]) * half;
+    for (; j < e->width; j++) out[j] = 0;
+    out[row] += e->shift;
+}
+
+static OSCAR__NOINLINE double oscar__eigh_dot(size_t width, const double *x, const double *y)
+{
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0, s4 = 0, s5 = 0, s6 = 0, s7 = 0;
+    size_t k;
+    for (k = 0; k < width; k += OSCAR__EIGH_LANES) {
+        s0 += x[k] * y[k];
+        s1 += x[k + 1] * y[k + 1];
+        s2 += x[k + 2] * y[k + 2];
+        s3 += x[k + 3] * y[k + 3];
+        s4 += x[k + 4] * y[k + 4];
+        s5 += x[k + 5] * y[k + 5];
+        s6 += x[k + 6] * y[k + 6];
+        s7 += x[k + 7] * y[k + 7];
+    }
+    return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7));
+}
+
+/* y -= factor x. Here and below four components are written out: gcc makes vectors of them at -O2, too. */
+static OSCAR__NOINLINE void oscar__eigh_subtract(size_t width, double factor, const double *x, double *y)
+{
+    size_t k;
+    for (k = 0; k < width; k += 4) {
+        double y0 = y[k] - factor * x[k], y1 = y[k + 1] - factor * x[k + 1];
+        double y2 = y[k + 2] - factor * x[k + 2], y3 = y[k + 3] - factor * x[k + 3];
+        y[k] = y0;
+        y[k + 1] = y1;
+        y[k + 2] = y2;
+        y[k + 3] = y3;
+    }
+}
+
+/* (x, y) <- (x - to_x y, y + to_y x) */
+static OSCAR__NOINLINE void oscar__eigh_turn(size_t width, double to_x, double to_y, double *x, double *y)
+{
+    size_t k;
+    for (k = 0; k < width; k += 4) {
+        double x0 = x[k], x1 = x[k + 1], x2 = x[k + 2], x3 = x[k + 3];
+        double y0 = y[k], y1 = y[k + 1], y2 = y[k + 2], y3 = y[k + 3];
+        x[k] = x0 - to_x * y0;
+        x[k + 1] = x1 - to_x * y1;
+        x[k + 2] = x2 - to_x * y2;
+        x[k + 3] = x3 - to_x * y3;
+        y[k] = y0 + to_y * x0;
+        y[k + 1] = y1 + to_y * x1;
+        y[k + 2] = y2 + to_y * x2;
+        y[k + 3] = y3 + to_y * x3;
+    }
+}
+
+/* Row i of the matrix less what the first `rank` rows of G explain of it. */
+static void oscar__eigh_residual(const oscar__eigh *e, int i, int rank, double *out)
+{
+    int k;
+    oscar__eigh_line(e, i, out);
+    for (k = 0; k < rank; k++) {
+        const double *row = e->rows + (size_t)k * e->lead;
+        oscar__eigh_subtract(e->width, row[i], row, out);
+    }
+}
+
+/* Pivoted Cholesky into rows. Returns the rank, or -1 if the matrix is not positive semidefinite. A diagonal entry of
+   the Schur complement counts as exhausted when it is at the rounding level of its own a_ii, not of the largest: this
+   is what grading needs. The pivot is the largest of the others. order marks the rows that have been pivots. */
+static int oscar__eigh_factor(oscar__eigh *e)
+{
+    double *rest = e->norm, *limit = e->root;   /* Schur complement's diagonal, its rounding level */
+    int n = e->n, rank, i, j;
+    memset(e->rows, 0, e->row_count * e->lead * sizeof(double));
+    for (i = 0; i < n; i++) {
+        rest[i] = e->a[(size_t)i * (size_t)n + (size_t)i] * e->unit + e->shift;
+        limit[i] = n * DBL_EPSILON * fabs(rest[i]) + DBL_MIN * 1e20;   /* room for squares of what is above */
+        e->order[i] = 0;
+        if (rest[i] < -4 * limit[i]) return -1;
+    }
+    for (rank = 0; rank < n; rank++) {
+        double *row = e->rows + (size_t)rank * e->lead, root;
+        int pivot = -1;
+        for (i = 0; i < n; i++)
+            if (!e->order[i] && rest[i] > limit[i] && (pivot < 0 || rest[i] > rest[pivot])) pivot = i;
+        if (pivot < 0) break;
+        oscar__eigh_residual(e, pivot, rank, row);
+        root = sqrt(rest[pivot]);
+        e->order[pivot] = 1;
+        for (i = 0; i < n; i++) {
+            row[i] = e->order[i] ? 0 : row[i] / root;
+            rest[i] -= row[i] * row[i];
+            if (!e->order[i] && rest[i] < -4 * limit[i]) return -1;
+        }
+        row[pivot] = root;
+    }
+    for (i = 0; i < n && rank < n; i++) {   /* of a semidefinite matrix nothing is left */
+        if (e->order[i]) continue;
+        oscar__eigh_residual(e, i, rank, e->line);
+        for (j = 0; j < n; j++)
+            if (!e->order[j] && fabs(e->line[j]) > 4 * sqrt(limit[i]) * sqrt(limit[j])) return -1;
+    }
+    return rank;
+}
+
+/* A shift that makes the matrix safely positive definite: the smaller one of two bounds of its most negative
+   eigenvalue, Gershgorin's and the Frobenius norm, and an eighth more. */
+static double oscar__eigh_shift(oscar__eigh *e)
+{
+    double lowest = 0, squares = 0, bound;
+    int i, j;
+    e->shift = 0;
+    for (i = 0; i < e->n; i++) {
+        double others = 0;
+        oscar__eigh_line(e, i, e->line);
+        for (j = 0; j < e->n; j++) {
+            squares += e->line[j] * e->line[j];
+            if (j != i) others += fabs(e->line[j]);
+        }
+        if (e->line[i] - others < lowest) lowest = e->line[i] - others;
+    }
+    bound = -lowest < sqrt(squares) ? -lowest : sqrt(squares);
+    return 1.125 * bound;
+}
+
+/* Rotates up to OSCAR__EIGH_PAIRS disjoint pairs of rows. Returns how many were not orthogonal yet. */
+static int oscar__eigh_pairs(oscar__eigh *e, int count, const size_t *first, const size_t *second, double tolerance)
+{
+    double g[OSCAR__EIGH_PAIRS], to_x[OSCAR__EIGH_PAIRS], to_y[OSCAR__EIGH_PAIRS];
+    double a[OSCAR__EIGH_PAIRS], b[OSCAR__EIGH_PAIRS], u[OSCAR__EIGH_PAIRS], v[OSCAR__EIGH_PAIRS];
+    int turn[OSCAR__EIGH_PAIRS], turned = 0, i;
+    for (i = 0; i < count; i++) {
+        size_t p = first[i], q = second[i];
+        a[i] = e->norm[p];
+        b[i] = e->norm[q];
+        u[i] = e->scale[p];
+        v[i] = e->scale[q];
+        g[i] = u[i] * v[i] * oscar__eigh_dot(e->width, e->rows + p * e->lead, e->rows + q * e->lead);
+        turn[i] = fabs(g[i]) > tolerance * e->root[p] * e->root[q];
+        turned += turn[i];
+        if (!turn[i]) g[i] = 1;   /* its angle is not used, but computed with the others */
+    }
+    if (!turned) return 0;
+    for (i = 0; i < count; i++) {   /* without a branch: compilers make vectors of it */
+        double d = b[i] - a[i], w = 2 * g[i], t, hypotenuse;
+        double raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or both squares would underflow */
+        d *= raise;
+        w *= raise;
+        t = w / (fabs(d) + sqrt(d * d + w * w));
+        t = d < 0 ? -t : t;
+        hypotenuse = sqrt(1 + t * t);
+        to_x[i] = t * (v[i] / u[i]);
+        to_y[i] = t * (u[i] / v[i]);
+        a[i] -= t * g[i];
+        b[i] += t * g[i];
+        t = t * t / (hypotenuse * (1 + hypotenuse));   /* 1 - c */
+        u[i] -= u[i] * t;
+        v[i] -= v[i] * t;
+    }
+    for (i = 0; i < count; i++) {
+        size_t p = first[i], q = second[i];
+        if (!turn[i]) continue;
+        oscar__eigh_turn(e->width, to_x[i], to_y[i], e->rows + p * e->lead, e->rows + q * e->lead);
+        e->norm[p] = a[i];
+        e->norm[q] = b[i];
+        e->scale[p] = u[i];
+        e->scale[q] = v[i];
+    }
+    return turned;
+}
+
+/* Every pair of rows of two blocks, or of one: a round-robin tournament. */
+static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y, double tolerance)
+{
+    size_t first[OSCAR__EIGH_PAIRS], second[OSCAR__EIGH_PAIRS], seat[OSCAR__EIGH_PAIRS], block = e->block, round, i;
+    int turned = 0;
+    if (x != y) {
+        for (round = 0; round < block; round++) {
+            for (i = 0; i < block; i++) {
+                first[i] = x + i;
+                second[i] = y + (i + round) % block;
+            }
+            turned += oscar__eigh_pairs(e, (int)block, first, second, tolerance);
+        }
+        return turned;
+    }
+    for (i = 0; i < block; i++) seat[i] = x + i;
+    for (round = 0; round < block - 1; round++) {
+        size_t last = seat[block - 1];
+        for (i = 0; i < block / 2; i++) {
+            first[i] = seat[i] < seat[block - 1 - i] ? seat[i] : seat[block - 1 - i];
+            second[i] = seat[i] < seat[block - 1 - i] ? seat[block - 1 - i] : seat[i];
+        }
+        turned += oscar__eigh_pairs(e, (int)(block / 2), first, second, tolerance);
+        for (i = block - 1; i > 1; i--) seat[i] = seat[i - 1];
+        seat[1] = last;
+    }
+    return turned;
+}
+
+/* Multiplies the scales into rows first .. first + count - 1 and measures them. */
+static void oscar__eigh_refresh(oscar__eigh *e, size_t first, size_t count)
+{
+    size_t i, k;
+    for (i = first; i < first + count; i++) {
+        double *row = e->rows + i * e->lead, scale = e->scale[i];
+        for (k = 0; k < e->width && scale != 1; k++) row[k] *= scale;
+        e->scale[i] = 1;
+        e->norm[i] = oscar__eigh_dot(e->width, row, row);
+        e->root[i] = sqrt(e->norm[i]);
+    }
+}
+
+/* Sweeps over all pairs until none is left to rotate. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
+static int oscar__eigh_jacobi(oscar__eigh *e)
+{
+    const double lowest_scale = 1e-30;   /* refreshed before: a scale shrinks up to 2^4 times a pair of blocks */
+    double tolerance = sqrt((double)e->n) * DBL_EPSILON;
+    size_t count = oscar__align_up((size_t)e->rank, e->block), x, y, i;
+    for (i = 0; i < e->row_count; i++) {
+        e->scale[i] = 1;
+        e->norm[i] = 0;
+    }
+    for (e->sweeps = 1; e->sweeps <= OSCAR__EIGH_SWEEPS; e->sweeps++) {
+        int turned = 0;
+        oscar__eigh_refresh(e, 0, count);
+        for (x = 0; x < count; x += e->block)
+            for (y = x; y < count; y += e->block) {
+                turned += oscar__eigh_blocks(e, x, y, tolerance);
+                for (i = 0; i < e->block; i++) {
+                    if (e->scale[x + i] < lowest_scale) oscar__eigh_refresh(e, x + i, 1);
+                    if (e->scale[y + i] < lowest_scale) oscar__eigh_refresh(e, y + i, 1);
+                }
+            }
+        if (!turned) return 1;
+    }
+    return 0;
+}
+
+/* Normalises the rows; norm becomes the eigenvalue of unit a + shift I, 0 where nothing is left to normalise. Those rows
+   are completed to an orthonormal basis: the unit vector that the others explain least, Gram-Schmidt twice. root is
+   the part of each unit vector that is not explained. */
+static void oscar__eigh_basis(oscar__eigh *e)
+{
+    size_t size = (size_t)e->n, i, j, k;
+    double *open = e->root;
+    for (k = 0; k < size; k++) open[k] = 1;
+    for (i = 0; i < size; i++) {
+        double *row = e->rows + i * e->lead;
+        if (e->norm[i] < DBL_MIN) e->norm[i] = 0;
+        if (e->norm[i] == 0) continue;
+        for (k = 0; k < size; k++) row[k] /= sqrt(e->norm[i]);
+        for (k = 0; k < size; k++) open[k] -= row[k] * row[k];
+    }
+    for (i = 0; i < size; i++) {
+        double *row = e->rows + i * e->lead, length;
+        size_t most = 0;
+        int pass;
+        if (e->norm[i] != 0) continue;
+        for (k = 1; k < size; k++) if (open[k] > open[most]) most = k;
+        memset(row, 0, e->width * sizeof(double));
+        row[most] = 1;
+        for (pass = 0; pass < 2; pass++)
+            for (j = 0; j < size; j++) {
+                const double *other = e->rows + j * e->lead;
+                if (j < i || e->norm[j] != 0)
+                    oscar__eigh_subtract(e->width, oscar__eigh_dot(e->width, other, row), other, row);
+            }
+        length = sqrt(oscar__eigh_dot(e->width, row, row));
+        for (k = 0; k < size; k++) row[k] /= length;
+        for (k = 0; k < size; k++) open[k] -= row[k] * row[k];
+    }
+}
+
+/* norm_j = u_j A u_j^T without the shift: its error is quadratic in that of the vector. */
+static void oscar__eigh_quotients(oscar__eigh *e)
+{
+    size_t j, size = (size_t)e->n;
+    int i;
+    e->shift = 0;
+    for (j = 0; j < size; j++) e->norm[j] = 0;
+    for (i = 0; i < e->n; i++) {
+        oscar__eigh_line(e, i, e->line);
+        for (j = 0; j < size; j++) {
+            const double *row = e->rows + j * e->lead;
+            e->norm[j] += row[i] * oscar__eigh_dot(e->width, e->line, row);
+        }
+    }
+}
+
+/* Orders ascending (stable) and gives each vector its sign: the component of largest magnitude is positive. Magnitudes
+   that differ by rounding only are a tie, else two builds could disagree; the lowest index decides. */
+static void oscar__eigh_write(oscar__eigh *e, double *vectors, double *values)
+{
+    const double tie = 1 - 1.0 / (1 << 26);
+    size_t size = (size_t)e->n, i, j;
+    for (i = 0; i < size; i++) {
+        for (j = i; j > 0 && e->norm[e->order[j - 1]] > e->norm[i]; j--) e->order[j] = e->order[j - 1];
+        e->order[j] = (int)i;
+    }
+    for (j = 0; j < size; j++) {
+        const double *row = e->rows + (size_t)e->order[j] * e->lead;
+        double largest = 0, sign;
+        for (i = 0; i < size; i++) if (fabs(row[i]) > largest) largest = fabs(row[i]);
+        for (i = 0; fabs(row[i]) < largest * tie; i++) {}
+        sign = row[i] < 0 ? -1 : 1;
+        for (i = 0; i < size; i++) vectors[i * size + j] = sign * row[i];
+        values[j] = e->norm[e->order[j]] / e->unit;
+    }
+}
+
+/* Looks at every entry; *largest = max |a_ij|. */
+static oscar_result oscar__eigh_check(int n, const double *a, double *largest)
+{
+    size_t size = (size_t)n, i, j;
+    double top = 0;
+    for (i = 0; i < size * size; i++) {
+        if (!(fabs(a[i]) <= OSCAR__EIGH_LARGEST)) return OSCAR_ERR_NUMERIC;
+        if (fabs(a[i]) > top) top = fabs(a[i]);
+    }
+    if (top > 0 && top < OSCAR__EIGH_SMALLEST) return OSCAR_ERR_NUMERIC;
+    for (i = 0; i < size; i++)
+        for (j = 0; j < i; j++)
+            if (fabs(a[i * size + j] - a[j * size + i]) > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+    *largest = top;
+    return OSCAR_OK;
+}
+
+OSCAR_API size_t oscar_eigh_scratch(int n)
+{
+    oscar__eigh e;
+    return n < 1 || n > OSCAR__EIGH_MAX ? 0 : oscar__eigh_place(&e, n, NULL, NULL);
+}
+
+/* Leaves vectors in e.rows and eigenvalues times e.unit in e.norm. */
+static oscar_result oscar__eigh_solve(oscar__eigh *e)
+{
+    double largest;
+    int exponent;
+    oscar_result result = oscar__eigh_check(e->n, e->a, &largest);
+    if (result) return result;
+    (void)frexp(largest, &exponent);
+    e->unit = ldexp(1.0, largest > 0 ? 1 - exponent : 0);
+    e->rank = oscar__eigh_factor(e);
+    if (e->rank < 0) {
+        e->indefinite = 1;
+        e->shift = oscar__eigh_shift(e);
+        e->rank = oscar__eigh_factor(e);
+        if (e->rank < 0) return OSCAR_ERR_CONVERGE;
+    }
+    if (!oscar__eigh_jacobi(e)) return OSCAR_ERR_CONVERGE;
+    oscar__eigh_basis(e);
+    if (e->indefinite) oscar__eigh_quotients(e);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_eigh(int n, const double *a, double *vectors, double *values, void *scratch)
+{
+    oscar__eigh e;
+    oscar_result result;
+    if (n < 1 || n > OSCAR__EIGH_MAX) return OSCAR_ERR_SHAPE;
+    if (!a || !vectors || !values || !scratch) return OSCAR_ERR_ARGUMENT;
+    oscar__eigh_place(&e, n, a, scratch);
+    result = oscar__eigh_solve(&e);
+    if (result == OSCAR_OK) oscar__eigh_write(&e, vectors, values);
+    return result;
+}
+
+/* l l^T = c. c, l: [n][n], not overlapping; only the lower triangle of c is read, l has zeros above the diagonal.
+   Returns 0 if c is not positive definite in this arithmetic (or not finite); l is then partly written. */
+static int oscar__cholesky(int n, const double *c, double *l)
+{
+    size_t size = (size_t)n, i, j, k;
+    for (i = 0; i < size; i++) {
+        double *li = l + i * size, rest;
+        for (j = 0; j < i; j++) {
+            const double *lj = l + j * size;
+            double sum = c[i * size + j];
+            for (k = 0; k < j; k++) sum -= li[k] * lj[k];
+            li[j] = sum / lj[j];
+        }
+        rest = c[i * size + i];
+        for (k = 0; k < i; k++) rest -= li[k] * li[k];
+        if (!(rest > 0 && rest <= DBL_MAX)) return 0;
+        li[i] = sqrt(rest);
+        for (j = i + 1; j < size; j++) li[j] = 0;
+    }
+    return 1;
+}
+
+/* Solves l^T y = x in place. l: [n][n] lower; x: [n][columns]. */
+static void oscar__solve_lower_t(int n, const double *l, int columns, double *x)
+{
+    size_t size = (size_t)n, width = (size_t)columns, i = size, j, k;
+    while (i--) {
+        double *xi = x + i * width, diagonal = l[i * size + i];
+        for (k = i + 1; k < size; k++) {
+            const double *xk = x + k * width;
+            double factor = l[k * size + i];
+            for (j = 0; j < width; j++) xi[j] -= factor * xk[j];
+        }
+        for (j = 0; j < width; j++) xi[j] /= diagonal;
+    }
+}
+
+/* == 3.5 WALSH-HADAMARD, BIT REVERSAL, DENSE == */
+
+/* H of order 2N = | H  H |, so one pass per stride s = 1, 2, 4, ... N/2 over pairs (x_i, x_(i+s)) with bit s of i clear:
+                   | H -H |  (a, b) -> (a + b, a - b).
+   Rows whose length is N times an odd number are transformed in blocks of N. */
+
+static int oscar__pow2_divisor(int n) { return n & -n; }
+
+static float oscar__fwht_scale(int n) { return (float)(1.0 / sqrt((double)oscar__pow2_divisor(n))); }
+
+static OSCAR__NOINLINE void oscar__butterfly(int n, float *x)
+{
+    int block = oscar__pow2_divisor(n), stride, start, i;
+    for (stride = 1; stride < block; stride *= 2)
+        for (start = 0; start < n; start += 2 * stride) {
+            float *low = x + start, *high = low + stride;
+            for (i = 0; i < stride; i++) {
+                float a = low[i], b = high[i];
+                low[i] = OSCAR__F32(a + b);
+                high[i] = OSCAR__F32(a - b);
+            }
+        }
+}
+
+static OSCAR__NOINLINE void oscar__fwht_row(int n, float *x)
+{
+    float scale = oscar__fwht_scale(n);
+    int i;
+    oscar__butterfly(n, x);
+    for (i = 0; i < n; i++) x[i] = OSCAR__F32(x[i] * scale);
+}
+
+static void oscar__fwht_double(int n, double *x)
+{
+    int block = oscar__pow2_divisor(n), stride, start, i;
+    double scale = 1.0 / sqrt((double)block);
+    for (stride = 1; stride < block; stride *= 2)
+        for (start = 0; start < n; start += 2 * stride) {
+            double *low = x + start, *high = low + stride;
+            for (i = 0; i < stride; i++) {
+                double a = low[i], b = high[i];
+                low[i] = a + b;
+                high[i] = a - b;
+            }
+        }
+    for (i = 0; i < n; i++) x[i] *= scale;
+}
+
+/* out_j = fmaf(x_(n-1), m[n-1][j], ... fmaf(x_0, m[0][j], +0)); the loop over outputs is inside, so that it can be
+   vectorised without changing a bit. x and out: [n], not overlapping; m: [n][n]. */
+static OSCAR__NOINLINE void oscar__rotate_row(int n, const float *m, const float *x, float *out)
+{
+    int i, j;
+    for (j = 0; j < n; j++) out[j] = 0.0f;
+    for (i = 0; i < n; i++, m += n) {
+        float xi = x[i];
+        for (j = 0; j < n; j++) out[j] = fmaf(xi, m[j], out[j]);
+    }
+}
+
+OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *out)
+{
+    size_t row;
+    if (n < 0 || (n > 1 && n % 2)) return OSCAR_ERR_SHAPE;
+    if (n == 0 || rows == 0) return OSCAR_OK;
+    if (!in || !out) return OSCAR_ERR_ARGUMENT;
+    for (row = 0; row < rows; row++, in += n, out += n) {
+        if (in != out) memcpy(out, in, (size_t)n * sizeof *out);
+        oscar__fwht_row(n, out);
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API uint32_t oscar_bitrev(uint32_t i, int bits)
+{
+    uint32_t reversed = 0;
+    OSCAR_ASSERT(bits >= 0 && bits <= 31);
+    for (; bits > 0; bits--, i >>= 1) reversed = reversed << 1 | (i & 1);
+    return reversed;
+}
+
+OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const float *x, float *out)
+{
+    size_t row;
+    if (n < 1) return OSCAR_ERR_SHAPE;
+    if (rows == 0) return OSCAR_OK;
+    if (!m || !x || !out) return OSCAR_ERR_ARGUMENT;
+    for (row = 0; row < rows; row++, x += n, out += n) oscar__rotate_row(n, m, x, out);
+    return OSCAR_OK;
+}
+
+/* == 3.6 TRANSFORM PAIRS, LAYERS == */
+
+/* The largest singular value of f [dim][dim], to about 1e-6 from below: power iteration on f^T f from its longest
+   row. */
+static float oscar__matrix_norm(int dim, const float *f)
+{
+    double x[OSCAR__DIM_MAX], y[OSCAR__DIM_MAX], longest = -1, norm = 0, before = -1;
+    int i, j, step;
+    for (i = 0; i < dim; i++) {
+        double length = 0;
+        for (j = 0; j < dim; j++) length += (double)f[i * dim + j] * (double)f[i * dim + j];
+        if (!(length > longest)) continue;
+        longest = length;
+        for (j = 0; j < dim; j++) x[j] = (double)f[i * dim + j];
+    }
+    for (step = 0; step < 500 && fabs(norm - before) > 1e-7 * norm; step++) {
+        double length = 0, image = 0;
+        for (j = 0; j < dim; j++) length += x[j] * x[j];
+        if (!(length > 0)) return 0;
+        length = sqrt(length);
+        for (j = 0; j < dim; j++) { x[j] /= length; y[j] = 0; }
+        for (i = 0; i < dim; i++) {   /* row i of f x, and its share of f^T (f x) */
+            double dot = 0;
+            for (j = 0; j < dim; j++) dot += (double)f[i * dim + j] * x[j];
+            for (j = 0; j < dim; j++) y[j] += dot * (double)f[i * dim + j];
+            image += dot * dot;
+        }
+        memcpy(x, y, (size_t)dim * sizeof(double));
+        before = norm;
+        norm = sqrt(image);
+    }
+    return (float)norm;
+}
+
+static int oscar__dim_valid(int dim) { return dim >= 16 && dim <= OSCAR__DIM_MAX && dim % 16 == 0; }
+
+static oscar_result oscar__pair_check(const oscar_pair *pair, int dim, const oscar_hooks *hooks)
+{
+    if (!oscar__dim_valid(dim) || pair->dim != dim)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE,
+                           "a pair has dim %i where %i is expected (a multiple of 16 from 16 to 1024)", pair->dim, dim);
+    if ((int)pair->kind < OSCAR_HADAMARD || (int)pair->kind > OSCAR_DENSE)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "a pair has kind %i, which is no oscar_kind", (int)pair->kind);
+    if (pair->kind == OSCAR_DENSE && !pair->to)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "a DENSE pair needs its matrix `to`");
+    if (pair->kind != OSCAR_DENSE && (pair->to || pair->dual))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "only a DENSE pair has matrices: set `to` and `dual` to NULL");
+    if (!(pair->norm >= 0 && pair->norm <= FLT_MAX))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "a pair's norm must be finite and not negative");
+    return OSCAR_OK;
+}
+
+/* x' = (x - m) F; decides bytes. x - m is rounded before the transform. */
+static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, const float *x, float *out)
+{
+    float centred[OSCAR__DIM_MAX];
+    int i;
+    for (i = 0; i < pair->dim; i++) centred[i] = pair->mean ? OSCAR__F32(x[i] - pair->mean[i]) : x[i];
+    if (pair->kind == OSCAR_HADAMARD) oscar__fwht_row(pair->dim, centred);
+    if (pair->kind == OSCAR_DENSE) oscar__rotate_row(pair->dim, pair->to, centred, out);
+    else memcpy(out, centred, (size_t)pair->dim * sizeof(float));
+}
+
+/* x = x' B^T + m, in float, in the prescribed order (design 2.3, reading). */
+static OSCAR__NOINLINE void oscar__back(const oscar_pair *pair, const float *x, float *out)
+{
+    const float *dual = pair->dual ? pair->dual : pair->to;
+    float y[OSCAR__DIM_MAX], scale = oscar__fwht_scale(pair->dim);
+    int dim = pair->dim, i, j;
+    memcpy(y, x, (size_t)dim * sizeof(float));
+    if (pair->kind == OSCAR_HADAMARD) oscar__butterfly(dim, y);
+    for (i = 0; i < dim; i++) {
+        float mean = pair->mean ? pair->mean[i] : 0.0f, sum = 0.0f;
+        if (pair->kind == OSCAR_HADAMARD) { out[i] = fmaf(y[i], scale, mean); continue; }
+        if (pair->kind == OSCAR_IDENTITY) { out[i] = OSCAR__F32(y[i] + mean); continue; }
+        for (j = 0; j < dim; j++) sum = fmaf(y[j], dual[i * dim + j], sum);
+        out[i] = OSCAR__F32(sum + mean);
+    }
+}
+
+/* q' = q B, in double. */
+static void oscar__query(const oscar_pair *pair, const float *q, double *out)
+{
+    const float *dual = pair->dual ? pair->dual : pair->to;
+    int dim = pair->dim, i, j;
+    if (pair->kind != OSCAR_DENSE) {
+        for (i = 0; i < dim; i++) out[i] = (double)q[i];
+        if (pair->kind == OSCAR_HADAMARD) oscar__fwht_double(dim, out);
+        return;
+    }
+    for (j = 0; j < dim; j++) out[j] = 0;
+    for (i = 0; i < dim; i++)
+        for (j = 0; j < dim; j++) out[j] += (double)q[i] * (double)dual[i * dim + j];
+}
+
+/* o = o' B^T, in double; for attention outputs, so without a mean. May be in place. */
+static void oscar__output_back(const oscar_pair *pair, const double *o, double *out)
+{
+    const float *dual = pair->dual ? pair->dual : pair->to;
+    double y[OSCAR__DIM_MAX];
+    int dim = pair->dim, i, j;
+    memcpy(y, o, (size_t)dim * sizeof(double));
+    if (pair->kind == OSCAR_HADAMARD) oscar__fwht_double(dim, y);
+    for (i = 0; i < dim; i++) {
+        double sum = 0;
+        if (pair->kind != OSCAR_DENSE) { out[i] = y[i]; continue; }
+        for (j = 0; j < dim; j++) sum += y[j] * (double)dual[i * dim + j];
+        out[i] = sum;
+    }
+}
+
+OSCAR_API oscar_result oscar_transform(const oscar_pair *pair, oscar_direction direction, size_t rows,
+                                       const float *x, float *out)
+{
+    oscar_result result;
+    size_t r;
+    if (!pair || (rows && (!x || !out)) || (int)direction < OSCAR_FORWARD || (int)direction > OSCAR_BACK)
+        return OSCAR_ERR_ARGUMENT;
+    result = oscar__pair_check(pair, pair->dim, NULL);
+    if (result) return result;
+    for (r = 0; r < rows; r++) {
+        const float *from = x + r * (size_t)pair->dim;
+        float *to = out + r * (size_t)pair->dim;
+        if (direction == OSCAR_FORWARD) oscar__forward(pair, from, to);
+        else if (direction == OSCAR_BACK) oscar__back(pair, from, to);
+        else {
+            double query[OSCAR__DIM_MAX];
+            int i;
+            oscar__query(pair, from, query);
+            for (i = 0; i < pair->dim; i++) to[i] = (float)query[i];
+        }
+    }
+    return OSCAR_OK;
+}
+
+/* The pair of a head; HADAMARD where a layer has none. */
+static oscar_pair oscar__pair_of(const oscar_pair *pairs, int head, int dim)
+{
+    oscar_pair pair;
+    if (pairs) return pairs[head];
+    memset(&pair, 0, sizeof pair);
+    pair.dim = dim;
+    return pair;
+}
+
+/* One side of a layer: fills defaults and checks. name: "k" or "v", for the log. */
+static oscar_result oscar__side_resolve(const char *name, int dim, double clip_default, int kv_heads,
+                                        const oscar_pair *pairs, int *bits, oscar_fit *fit, double *clip, int *group,
+                                        const oscar_hooks *hooks)
+{
+    int h;
+    if (!*bits) *bits = 2;
+    if (*bits != 2 && *bits != 4 && *bits != 16)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.%s_bits is %i: give 2, 4 or 16", name, *bits);
+    if ((int)*fit != OSCAR_UNBIASED && (int)*fit != OSCAR_CLIP)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.%s_fit is %i, which is no oscar_fit", name, (int)*fit);
+    if (*clip != *clip)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.%s_clip is NaN: give a quantile, or -1 for off", name);
+    if (*bits == 16) *fit = OSCAR_UNBIASED;
+    if (*fit == OSCAR_UNBIASED || *clip < 0 || *clip >= 1) *clip = -1;
+    else if (!(*clip > 0)) *clip = clip_default;
+    if (!*group || *bits == 16) *group = dim;
+    if (*group < 16 || *group % 16 || dim % *group)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE,
+                           "layer.%s_group is %i: give a multiple of 16 that divides the dimension %i", name, *group,
+                           dim);
+    for (h = 0; pairs && *bits != 16 && h < kv_heads; h++) {
+        oscar_result result = oscar__pair_check(&pairs[h], dim, hooks);
+        if (result) return result;
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_hooks *hooks, oscar_layer *out)
+{
+    oscar_layer l;
+    oscar_result result;
+    int h;
+    if (!in || !out)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer is NULL: q_heads, kv_heads and k_dim are needed");
+    l = *in;
+    if (!l.v_dim) l.v_dim = l.k_dim;
+    if (l.kv_heads < 1 || l.kv_heads > 65536 || l.q_heads < 1 || l.q_heads % l.kv_heads)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE,
+                           "layer has q_heads %i, kv_heads %i: q_heads must be a positive multiple of kv_heads (1 to "
+                           "65536)", l.q_heads, l.kv_heads);
+    if (!oscar__dim_valid(l.k_dim) || !oscar__dim_valid(l.v_dim))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE,
+                           "layer has k_dim %i, v_dim %i: head dimensions must be multiples of 16 from 16 to 1024",
+                           l.k_dim, l.v_dim);
+    if (l.q_heads > INT32_MAX / l.k_dim || l.q_heads > INT32_MAX / l.v_dim)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE, "layer.q_heads %i is too large", l.q_heads);
+    result = oscar__side_resolve("k", l.k_dim, 0.96, l.kv_heads, l.k, &l.k_bits, &l.k_fit, &l.k_clip,
+                                 &l.k_group, hooks);
+    if (result) return result;
+    result = oscar__side_resolve("v", l.v_dim, 0.92, l.kv_heads, l.v, &l.v_bits, &l.v_fit, &l.v_clip,
+                                 &l.v_group, hooks);
+    if (result) return result;
+    if (l.k_bits == 16) l.k = NULL;
+    if (l.v_bits == 16 && !l.v_folded) l.v = NULL;
+    for (h = 0; l.v && h < l.kv_heads; h++)
+        if (l.v[h].mean)
+            return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.v[%i] has a mean: only K's pairs may have one", h);
+    if (l.window < -1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.window is %i: give a positive width, or -1", l.window);
+    if (!(l.scale >= 0 && l.scale <= FLT_MAX) || l.softcap != l.softcap || l.softcap > FLT_MAX)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.scale or layer.softcap is negative, infinite or NaN");
+    if (!(l.scale > 0)) l.scale = (float)(1.0 / sqrt((double)l.k_dim));
+    if (l.window < 0) l.window = 0;
+    if (l.softcap < 0) l.softcap = 0;
+    l.k_page_mean = l.k_page_mean < 0 || l.k_bits == 16 ? -1 : 1;
+    l.v_folded = l.v_folded != 0;
+    *out = l;
+    return OSCAR_OK;
+}
+
+/* == 3.7 CALIBRATION SUMS == */
+
+/* Of one KV head, w = 1 (PLAIN) or a sum of p (1 - p) (ATTENTION; in q and k only):
+
+       q = sum w q^T q     k = sum w (k - shift)^T (k - shift)     k_first = sum w (k - shift)
+       v = sum v^T v       s = sum w_t v_t^T v_t, w_t = k_t C_Q k_t^T     o = sum o^T o
+
+   and the sums of the weights themselves. Only lower triangles are kept up to date. shift is the head's first valid
+   key: keys lie far from zero compared with how they vary, and C_K - m^T m of raw sums would lose those digits. A
+   matrix that was not asked for is NULL. */
+typedef struct oscar__sums {
+    double *q, *k, *v, *s, *o;
+    double *k_shift, *k_first;
+    double q_weight, k_weight, v_weight, s_weight, o_weight;
+    int shifted;   /* k_shift is set */
+} oscar__sums;
+
+/* One layer. tokens: valid ones of the first pass, s_tokens of the second. turns: rotated pairs of channels; 0 where
+   there are no shifts. */
+typedef struct oscar__calib_layer {
+    oscar_layer layer;
+    int64_t tokens, s_tokens;
+    oscar__sums *heads;
+    double *frequency;
+    int turns, halves;
+} oscar__calib_layer;
+
+struct oscar_calib {
+    oscar_hooks hooks;
+    size_t size;
+    oscar__calib_layer *layers;
+    int layer_count;
+    unsigned sums;
+    oscar_weights weights;
+    int sink, recent;
+    double *shifts;
+    int shift_count;
+    uint64_t fingerprint;   /* of all of desc that sums depend on */
+    int frozen, warned;
+    float *row;             /* working space, the largest dim of all: a row as loaded, */
+    double *x, *turned;     /* as a sum takes it, and turned by a shift, */
+    double *gathered;       /* [OSCAR__GATHER] rows, */
+    double *cosine, *sine;  /* [shift_count][turns] */
+};
+
+/* Rows that wait for their outer product: four at a time load and store each entry of the sum once. */
+enum { OSCAR__GATHER = 4 };
+typedef struct oscar__gather {
+    int dim, count;
+    double *rows, *sum;
+    double weight[OSCAR__GATHER];
+} oscar__gather;
+
+static void oscar__gather_flush(oscar__gather *g)
+{
+    size_t dim = (size_t)g->dim, i, j;
+    const double *x0 = g->rows, *x1 = x0 + dim, *x2 = x1 + dim, *x3 = x2 + dim;
+    if (!g->count) return;
+    for (; g->count < OSCAR__GATHER; g->count++) {
+        memset(g->rows + (size_t)g->count * dim, 0, dim * sizeof(double));
+        g->weight[g->count] = 0;
+    }
+    for (i = 0; i < dim; i++) {
+        double a0 = g->weight[0] * x0[i], a1 = g->weight[1] * x1[i], a2 = g->weight[2] * x2[i];
+        double a3 = g->weight[3] * x3[i], *sum = g->sum + i * dim;
+        for (j = 0; j <= i; j++) sum[j] += (a0 * x0[j] + a1 * x1[j]) + (a2 * x2[j] + a3 * x3[j]);
+    }
+    g->count = 0;
+}
+
+static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, double *sum)
+{
+    oscar__gather g;
+    memset(&g, 0, sizeof g);
+    g.dim = dim;
+    g.rows = calib->gathered;
+    g.sum = sum;
+    return g;
+}
+
+/* sum += weight x^T x, sooner or later. */
+static void oscar__gather_push(oscar__gather *g, const double *x, double weight)
+{
+    memcpy(g->rows + (size_t)(g->count * g->dim), x, (size_t)g->dim * sizeof(double));
+    g->weight[g->count++] = weight;
+    if (g->count == OSCAR__GATHER) oscar__gather_flush(g);
+}
+
+/* -- create, destroy -- */
+
+static oscar_result oscar__rope_check(const oscar_hooks *hooks, const oscar_rope *rope, int dim, int layer)
+{
+    int dims = rope->dims ? rope->dims : dim, i;
+    if (dims < 0 || dims > dim || dims % 2)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "ropes[%i].dims is %i: give an even number up to k_dim %i", layer,
+                           rope->dims, dim);
+    if (!rope->frequencies && !(rope->base >= 0 && rope->base <= DBL_MAX))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "ropes[%i].base must be positive and finite (0 = 10000)", layer);
+    for (i = 0; rope->frequencies && i < dims / 2; i++)
+        if (!(fabs(rope->frequencies[i]) <= DBL_MAX))
+            return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "ropes[%i].frequencies[%i] is not finite", layer, i);
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__calib_check(const oscar_calib_desc *desc)
+{
+    const unsigned all = OSCAR_SUM_Q | OSCAR_SUM_K | OSCAR_SUM_V | OSCAR_SUM_S | OSCAR_SUM_O;
+    const oscar_hooks *hooks = &desc->hooks;
+    oscar_result result = oscar__hooks_check(hooks);
+    int i;
+    if (result) return result;
+    if (!desc->layers || desc->layer_count < 1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.layers is empty: give at least one layer");
+    if (desc->sums & ~all)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.sums has bits that are no OSCAR_SUM_ flag");
+    if ((desc->sums & OSCAR_SUM_S) && !(desc->sums & OSCAR_SUM_Q))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "OSCAR_SUM_S weighs values with C_Q: ask for OSCAR_SUM_Q too");
+    if ((int)desc->weights < OSCAR_WEIGHTS_ATTENTION || (int)desc->weights > OSCAR_WEIGHTS_PLAIN)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.weights is %i, which is no oscar_weights",
+                           (int)desc->weights);
+    if (desc->sink < -1 || desc->recent < -1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.sink is %i, desc.recent %i: give token counts, or -1",
+                           desc->sink, desc->recent);
+    if (desc->shift_count < 0 || desc->shift_count > 64)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.shift_count is %i: give 0 to 64", desc->shift_count);
+    if (desc->shift_count && (!desc->shifts || !desc->ropes))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.shift_count needs desc.shifts and desc.ropes");
+    for (i = 0; i < desc->layer_count; i++) {
+        oscar_layer layer = desc->layers[i];
+        layer.k = layer.v = NULL;
+        result = oscar_layer_resolve(&layer, hooks, &layer);
+        if (!result && desc->shift_count) result = oscar__rope_check(hooks, &desc->ropes[i], layer.k_dim, i);
+        if (result) return result;
+    }
+    return OSCAR_OK;
+}
+
+static void oscar__calib_rope(const oscar_rope *rope, oscar__calib_layer *l)
+{
+    double base = rope->base > 0 ? rope->base : 10000;
+    int i;
+    l->halves = rope->halves != 0;
+    for (i = 0; i < l->turns; i++)
+        l->frequency[i] = rope->frequencies ? rope->frequencies[i] : pow(base, -(double)i / l->turns);
+}
+
+static double *oscar__carve_sum(oscar__carver *c, int asked, int dim)
+{
+    return asked ? (double *)oscar__carve(c, (size_t)dim * (size_t)dim, sizeof(double)) : NULL;
+}
+
+/* One layer's arrays; fills l where there is memory. */
+static void oscar__calib_carve_layer(oscar__carver *c, const oscar_calib_desc *desc, unsigned sums, int index,
+                                     oscar__calib_layer *l)
+{
+    const oscar_rope *rope = desc->shift_count ? &desc->ropes[index] : NULL;
+    int h;
+    l->layer = desc->layers[index];
+    l->layer.k = l->layer.v = NULL;
+    (void)oscar_layer_resolve(&l->layer, NULL, &l->layer);
+    l->turns = rope ? (rope->dims ? rope->dims : l->layer.k_dim) / 2 : 0;
+    l->frequency = (double *)oscar__carve(c, (size_t)l->turns, sizeof(double));
+    if (c->base && rope) oscar__calib_rope(rope, l);
+    l->heads = (oscar__sums *)oscar__carve(c, (size_t)l->layer.kv_heads, sizeof(oscar__sums));
+    for (h = 0; h < l->layer.kv_heads; h++) {
+        int k_dim = l->layer.k_dim, v_dim = l->layer.v_dim;
+        oscar__sums s;
+        memset(&s, 0, sizeof s);
+        s.q = oscar__carve_sum(c, (sums & OSCAR_SUM_Q) != 0, k_dim);
+        s.k = oscar__carve_sum(c, (sums & OSCAR_SUM_K) != 0, k_dim);
+        s.v = oscar__carve_sum(c, (sums & OSCAR_SUM_V) != 0, v_dim);
+        s.s = oscar__carve_sum(c, (sums & OSCAR_SUM_S) != 0, v_dim);
+        s.o = oscar__carve_sum(c, (sums & OSCAR_SUM_O) != 0, v_dim);
+        if (sums & OSCAR_SUM_K) {
+            s.k_shift = (double *)oscar__carve(c, (size_t)k_dim, sizeof(double));
+            s.k_first = (double *)oscar__carve(c, (size_t)k_dim, sizeof(double));
+        }
+        if (c->base) l->heads[h] = s;
+    }
+}
+
+/* The object, which comes first in the memory, and all of its arrays. */
+static void oscar__calib_carve(oscar__carver *c, const oscar_calib_desc *desc, oscar_calib *calib)
+{
+    size_t dim = 0, turns = 0, shifts = (size_t)desc->shift_count;
+    int i;
+    (void)oscar__carve(c, 1, sizeof *calib);
+    calib->sums = desc->sums ? desc->sums : (unsigned)(OSCAR_SUM_Q | OSCAR_SUM_K);
+    calib->layers = (oscar__calib_layer *)oscar__carve(c, (size_t)desc->layer_count, sizeof *calib->layers);
+    for (i = 0; i < desc->layer_count; i++) {
+        oscar__calib_layer l;
+        memset(&l, 0, sizeof l);
+        oscar__calib_carve_layer(c, desc, calib->sums, i, &l);
+        if (c->base) calib->layers[i] = l;
+        if ((size_t)l.layer.k_dim > dim) dim = (size_t)l.layer.k_dim;
+        if ((size_t)l.layer.v_dim > dim) dim = (size_t)l.layer.v_dim;
+        if ((size_t)l.turns > turns) turns = (size_t)l.turns;
+    }
+    calib->shifts = (double *)oscar__carve(c, shifts, sizeof(double));
+    calib->row = (float *)oscar__carve(c, dim, sizeof(float));
+    calib->x = (double *)oscar__carve(c, dim, sizeof(double));
+    calib->turned = (double *)oscar__carve(c, dim, sizeof(double));
+    calib->gathered = (double *)oscar__carve(c, OSCAR__GATHER * dim, sizeof(double));
+    calib->cosine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
+    calib->sine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
+}
+
+static uint64_t oscar__calib_fingerprint(const oscar_calib *c)
+{
+    uint64_t hash = OSCAR__FNV_START;
+    int i;
+    int whole[4];
+    whole[0] = (int)c->sums;
+    whole[1] = (int)c->weights;
+    whole[2] = c->weights == OSCAR_WEIGHTS_ATTENTION ? c->sink : 0;
+    whole[3] = c->weights == OSCAR_WEIGHTS_ATTENTION ? c->recent : 0;
+    hash = oscar__fnv(hash, whole, sizeof whole);
+    hash = oscar__fnv(hash, c->shifts, (size_t)c->shift_count * sizeof(double));
+    for (i = 0; i < c->layer_count; i++) {
+        const oscar__calib_layer *l = &c->layers[i];
+        int shape[7];
+        float numbers[2];
+        shape[0] = l->layer.q_heads;
+        shape[1] = l->layer.kv_heads;
+        shape[2] = l->layer.k_dim;
+        shape[3] = l->layer.v_dim;
+        shape[4] = l->layer.window;
+        shape[5] = l->turns;
+        shape[6] = l->halves;
+        numbers[0] = l->layer.scale;
+        numbers[1] = l->layer.softcap;
+        hash = oscar__fnv(oscar__fnv(hash, shape, sizeof shape), numbers, sizeof numbers);
+        hash = oscar__fnv(hash, l->frequency, (size_t)l->turns * sizeof(double));
+    }
+    return hash;
+}
+
+OSCAR_API oscar_result oscar_calib_create(const oscar_calib_desc *desc, oscar_calib **out)
+{
+    oscar__carver counter = { NULL, 0 }, carver = { NULL, 0 };
+    oscar_calib *calib, counted;
+    oscar_result result;
+    int i;
+    if (!desc || !out) return OSCAR__FAIL(desc ? &desc->hooks : NULL, OSCAR_ERR_ARGUMENT, "desc or out is NULL");
+    result = oscar__calib_check(desc);
+    if (result) return result;
+    oscar__calib_carve(&counter, desc, &counted);
+    carver.base = (unsigned char *)oscar__alloc(&desc->hooks, counter.size);
+    if (!carver.base)
+        return OSCAR__FAIL(&desc->hooks, OSCAR_ERR_MEMORY, "no memory for calibration sums (%z bytes)", counter.size);
+    memset(carver.base, 0, counter.size);
+    calib = (oscar_calib *)(void *)carver.base;
+    oscar__calib_carve(&carver, desc, calib);
+    calib->hooks = desc->hooks;
+    calib->size = counter.size;
+    calib->layer_count = desc->layer_count;
+    calib->weights = desc->weights;
+    calib->sink = desc->sink < 0 ? 0 : desc->sink ? desc->sink : 64;
+    calib->recent = desc->recent < 0 ? 0 : desc->recent ? desc->recent : 256;
+    calib->shift_count = desc->shift_count;
+    for (i = 0; i < desc->shift_count; i++) calib->shifts[i] = desc->shifts[i];
+    calib->fingerprint = oscar__calib_fingerprint(calib);
+    *out = calib;
+    return OSCAR_OK;
+}
+
+OSCAR_API void oscar_calib_destroy(oscar_calib *calib)
+{
+    oscar_hooks hooks;
+    if (!calib) return;
+    hooks = calib->hooks;
+    oscar__carver_free(&hooks, calib, calib->size);
+}
+
+/* -- checks of a chunk -- */
+
+/* A view of a chunk: name for the log, and its shape. */
+typedef struct oscar__input { char name; const oscar_view *view; int heads, dim; } oscar__input;
+
+/* The views that a pass reads, in out[4]; returns how many. */
+static int oscar__calib_inputs(const oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk,
+                               oscar__input *out)
+{
+    unsigned sums = calib->sums;
+    int attention = calib->weights == OSCAR_WEIGHTS_ATTENTION && (sums & (OSCAR_SUM_Q | OSCAR_SUM_K)), n = 0, i;
+    int needed[4];
+    oscar__input all[4];
+    memset(all, 0, sizeof all);
+    all[0].name = 'q'; all[0].view = &chunk->q; all[0].heads = l->q_heads; all[0].dim = l->k_dim;
+    all[1].name = 'k'; all[1].view = &chunk->k; all[1].heads = l->kv_heads; all[1].dim = l->k_dim;
+    all[2].name = 'v'; all[2].view = &chunk->v; all[2].heads = l->kv_heads; all[2].dim = l->v_dim;
+    all[3].name = 'o'; all[3].view = &chunk->o; all[3].heads = l->q_heads; all[3].dim = l->v_dim;
+    needed[0] = !calib->frozen && (attention || (sums & OSCAR_SUM_Q));
+    needed[1] = calib->frozen || attention || (sums & OSCAR_SUM_K);
+    needed[2] = calib->frozen || (sums & OSCAR_SUM_V);
+    needed[3] = !calib->frozen && (sums & OSCAR_SUM_O);
+    for (i = 0; i < 4; i++) if (needed[i]) out[n++] = all[i];
+    return n;
+}
+
+static int oscar__masked(const oscar_chunk *chunk, int token) { return chunk->mask && !chunk->mask[token]; }
+
+/* Everything that can be wrong with the data, before a sum changes. *valid: tokens that are not masked. */
+static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const oscar_chunk *chunk, int *valid)
+{
+    oscar__input inputs[4];
+    int count = oscar__calib_inputs(calib, &calib->layers[layer].layer, chunk, inputs), i, t, h;
+    for (*valid = 0, t = 0; t < chunk->tokens; t++) *valid += !oscar__masked(chunk, t);
+    for (i = 0; i < count; i++) {
+        const oscar__input *in = &inputs[i];
+        char name[2] = { 0, 0 };
+        name[0] = in->name;
+        if (!oscar__type_valid(in->view->type))
+            return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT, "chunk.%s.type is %i, which is no oscar_type", name,
+                               (int)in->view->type);
+        if (!in->view->data && chunk->tokens)
+            return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT,
+                               "chunk.%s is absent, but the sums asked for need it", name);
+        for (t = 0; t < chunk->tokens; t++)
+            for (h = 0; !oscar__masked(chunk, t) && h < in->heads; h++) {
+                oscar__view_row(in->view, in->heads, in->dim, t, h, calib->row);
+                if (!oscar__finite(calib->row, (size_t)in->dim))
+                    return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_NUMERIC,
+                                       "layer %i: %s of token %i, head %i holds NaN or infinity: mask the token out or "
+                                       "repair it", layer, name, t, h);
+            }
+    }
+    return OSCAR_OK;
+}
+
+/* Loads a row into calib->x. */
+static void oscar__calib_load(oscar_calib *calib, const oscar_view *view, int heads, int dim, int token, int head)
+{
+    int d;
+    oscar__view_row(view, heads, dim, token, head, calib->row);
+    for (d = 0; d < dim; d++) calib->x[d] = (double)calib->row[d];
+}
+
+/* -- attention weights -- */
+
+/* w_ij = p_ij (1 - p_ij) for sink <= j <= i - recent, p the softmax over the chunk's valid tokens, numbered without the
+   masked ones. Rows of p are made one at a time; only the sums over rows and columns are kept.
+     keys          one KV head, [rows / 8][dim][8]: a tile of 8 keys gives 8 independent sums
+     key_weight    [kv_heads][rows], sum over i and the query heads     query_weight  [q_heads][rows], sum over j */
+enum { OSCAR__KEY_TILE = 8 };
+typedef struct oscar__weigh {
+    int rows;
+    int *token;
+    double *keys, *logit, *key_weight, *query_weight;
+} oscar__weigh;
+
+static void oscar__weigh_carve(oscar__carver *c, const oscar_layer *l, int rows, oscar__weigh *w)
+{
+    size_t tiles = ((size_t)rows + OSCAR__KEY_TILE - 1) / OSCAR__KEY_TILE, count = (size_t)rows;
+    w->rows = rows;
+    w->token = (int *)oscar__carve(c, count, sizeof(int));
+    w->keys = (double *)oscar__carve(c, oscar__mul(tiles, OSCAR__KEY_TILE * (size_t)l->k_dim), sizeof(double));
+    w->logit = (double *)oscar__carve(c, tiles * OSCAR__KEY_TILE, sizeof(double));
+    w->key_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->kv_heads, count), sizeof(double));
+    w->query_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->q_heads, count), sizeof(double));
+}
+
+static void oscar__weigh_keys(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, int head,
+                              oscar__weigh *w)
+{
+    int dim = l->k_dim, n, d;
+    size_t last = (size_t)((w->rows - 1) / OSCAR__KEY_TILE), tile_size = (size_t)(OSCAR__KEY_TILE * dim);
+    memset(w->keys + last * tile_size, 0, tile_size * sizeof(double));   /* it may be partly filled */
+    for (n = 0; n < w->rows; n++) {
+        double *tile = w->keys + (size_t)(n / OSCAR__KEY_TILE) * tile_size;
+        oscar__view_row(&chunk->k, l->kv_heads, dim, w->token[n], head, calib->row);
+        for (d = 0; d < dim; d++) tile[OSCAR__KEY_TILE * d + n % OSCAR__KEY_TILE] = (double)calib->row[d];
+    }
+}
+
+/* out[8] = q . keys of a tile. */
+static void oscar__tile_dot(int dim, const double *q, const double *tile, double *out)
+{
+    double sum[OSCAR__KEY_TILE] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+    int d, t;
+    for (d = 0; d < dim; d++, tile += OSCAR__KEY_TILE)
+        for (t = 0; t < OSCAR__KEY_TILE; t++) sum[t] += q[d] * tile[t];
+    memcpy(out, sum, sizeof sum);
+}
+
+/* Adds row i of w to the sums over columns; returns the sum of the row. q: the query, [dim]. */
+static double oscar__weigh_row(const oscar_calib *calib, const oscar_layer *l, const double *q, int i, oscar__weigh *w,
+                               double *key_weight)
+{
+    int from = l->window && i - l->window + 1 > 0 ? i - l->window + 1 : 0, dim = l->k_dim, j;
+    int first = from > calib->sink ? from : calib->sink, last = i - calib->recent;
+    double scale = (double)l->scale, cap = (double)l->softcap, top = -HUGE_VAL, total = 0, sum = 0;
+    for (j = from - from % OSCAR__KEY_TILE; j <= i; j += OSCAR__KEY_TILE)
+        oscar__tile_dot(dim, q, w->keys + (size_t)j * (size_t)dim, w->logit + j);
+    for (j = from; j <= i; j++) {
+        double x = scale * w->logit[j];
+        if (cap > 0) x = cap * tanh(x / cap);
+        if (x > top) top = x;
+        w->logit[j] = x;
+    }
+    for (j = from; j <= i; j++) total += w->logit[j] = exp(w->logit[j] - top);
+    for (j = first; j <= last; j++) {
+        double p = w->logit[j] / total, weight = p * (1 - p);
+        if (!(weight > 0)) continue;   /* p may round to above 1 */
+        key_weight[j] += weight;
+        sum += weight;
+    }
+    return sum;
+}
+
+/* Fills the weights; returns their sum over all heads. */
+static double oscar__weigh_run(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, oscar__weigh *w)
+{
+    int group = l->q_heads / l->kv_heads, n = 0, t, x, i;
+    size_t rows = (size_t)w->rows;
+    double total = 0;
+    for (t = 0; t < chunk->tokens; t++) if (!oscar__masked(chunk, t)) w->token[n++] = t;
+    memset(w->key_weight, 0, (size_t)l->kv_heads * rows * sizeof(double));
+    memset(w->query_weight, 0, (size_t)l->q_heads * rows * sizeof(double));
+    for (x = 0; x < l->q_heads; x++) {
+        if (x % group == 0) oscar__weigh_keys(calib, l, chunk, x / group, w);
+        for (i = calib->sink + calib->recent; i < w->rows; i++) {
+            double weight;
+            oscar__calib_load(calib, &chunk->q, l->q_heads, l->k_dim, w->token[i], x);
+            weight = oscar__weigh_row(calib, l, calib->x, i, w, w->key_weight + (size_t)(x / group) * rows);
+            w->query_weight[(size_t)x * rows + (size_t)i] = weight;
+            total += weight;
+        }
+    }
+    return total;
+}
+
+/* The weights of a chunk in memory of its own, which the caller frees where *memory is not NULL. */
+static oscar_result oscar__weigh_chunk(oscar_calib *calib, int layer, const oscar_chunk *chunk, int valid, oscar__weigh *w,
+                                       void **memory, size_t *size)
+{
+    const oscar_layer *l = &calib->layers[layer].layer;
+    int64_t least = (int64_t)calib->sink + calib->recent;
+    oscar__carver counter = { NULL, 0 }, carver = { NULL, 0 };
+    *memory = NULL;
+    if (l->window && l->window <= calib->recent)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT,
+                           "layer %i sees only %i tokens, which the %i recent ones cover: history has no weight there; "
+                           "use OSCAR_WEIGHTS_PLAIN or smaller windows", layer, l->window, calib->recent);
+    if (valid <= least)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT,
+                           "layer %i: a chunk of %i valid tokens gives no attention weight: make chunks longer than "
+                           "sink + recent = %I, better twice that", layer, valid, least);
+    if (valid < 2 * least && !calib->warned) {
+        calib->warned = 1;
+        OSCAR__WARN(&calib->hooks, "layer %i: a chunk of %i valid tokens weighs few keys: chunks of at least "
+                    "2 (sink + recent) = %I tokens are better", layer, valid, 2 * least);
+    }
+    oscar__weigh_carve(&counter, l, valid, w);
+    carver.base = (unsigned char *)oscar__alloc(&calib->hooks, counter.size);
+    if (!carver.base)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_MEMORY, "no memory for the attention weights of a chunk (%z bytes)",
+                           counter.size);
+    oscar__weigh_carve(&carver, l, valid, w);
+    *memory = carver.base;
+    *size = counter.size;
+    if (!(oscar__weigh_run(calib, l, chunk, w) > 0))
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT,
+                           "layer %i: every attention weight of the chunk is 0: its softmax is one-hot throughout; "
+                           "check q, k and layer.scale", layer);
+    return OSCAR_OK;
+}
+
+/* -- accumulation -- */
+
+/* Cosines and sines of the layer's shifts: a token moved by `shift` positions turns by shift * frequency. */
+static void oscar__calib_angles(oscar_calib *calib, const oscar__calib_layer *l)
+{
+    int s, i;
+    for (s = 0; s < calib->shift_count; s++)
+        for (i = 0; i < l->turns; i++) {
+            double angle = calib->shifts[s] * l->frequency[i];
+            calib->cosine[s * l->turns + i] = cos(angle);
+            calib->sine[s * l->turns + i] = sin(angle);
+        }
+}
+
+/* calib->turned = calib->x after shift s. */
+static void oscar__calib_turn(oscar_calib *calib, const oscar__calib_layer *l, int s)
+{
+    const double *cosine = calib->cosine + s * l->turns, *sine = calib->sine + s * l->turns;
+    int i, step = l->halves ? 1 : 2, apart = l->halves ? l->turns : 1;
+    memcpy(calib->turned, calib->x, (size_t)l->layer.k_dim * sizeof(double));
+    for (i = 0; i < l->turns; i++) {
+        double a = calib->x[i * step], b = calib->x[i * step + apart];
+        calib->turned[i * step] = a * cosine[i] - b * sine[i];
+        calib->turned[i * step + apart] = a * sine[i] + b * cosine[i];
+    }
+}
+
+static void oscar__add_key(oscar__sums *sums, oscar__gather *g, double *key, double weight)
+{
+    int d;
+    for (d = 0; d < g->dim; d++) {
+        key[d] -= sums->k_shift[d];
+        sums->k_first[d] += weight * key[d];
+    }
+    sums->k_weight += weight;
+    oscar__gather_push(g, key, weight);
+}
+
+static void oscar__add_keys(oscar_calib *calib, oscar__calib_layer *l, const oscar_chunk *chunk, int head,
+                            const oscar__weigh *w)
+{
+    oscar__sums *sums = &l->heads[head];
+    int dim = l->layer.k_dim, n = 0, t, s;
+    oscar__gather g = oscar__gather_start(calib, dim, sums->k);
+    for (t = 0; t < chunk->tokens; t++) {
+        double weight = 1;
+        if (oscar__masked(chunk, t)) continue;
+        if (w) weight = w->key_weight[(size_t)head * (size_t)w->rows + (size_t)n];
+        n++;
+        if (sums->shifted && !(weight > 0)) continue;
+        oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, dim, t, head);
+        if (!sums->shifted) memcpy(sums->k_shift, calib->x, (size_t)dim * sizeof(double));
+        sums->shifted = 1;
+        if (!(weight > 0)) continue;
+        for (s = 0; s < calib->shift_count; s++) {
+            oscar__calib_turn(calib, l, s);
+            oscar__add_key(sums, &g, calib->turned, weight);
+        }
+        oscar__add_key(sums, &g, calib->x, weight);
+    }
+    oscar__gather_flush(&g);
+}
+
+static void oscar__add_queries(oscar_calib *calib, oscar__calib_layer *l, const oscar_chunk *chunk, int head,
+                               const oscar__weigh *w)
+{
+    oscar__sums *sums = &l->heads[head];
+    int group = l->layer.q_heads / l->layer.kv_heads, dim = l->layer.k_dim, x, t, s;
+    oscar__gather g = oscar__gather_start(calib, dim, sums->q);
+    for (x = head * group; x < (head + 1) * group; x++) {
+        int n = 0;
+        for (t = 0; t < chunk->tokens; t++) {
+            double weight = 1;
+            if (oscar__masked(chunk, t)) continue;
+            if (w) weight = w->query_weight[(size_t)x * (size_t)w->rows + (size_t)n];
+            n++;
+            if (!(weight > 0)) continue;
+            oscar__calib_load(calib, &chunk->q, l->layer.q_heads, dim, t, x);
+            oscar__gather_push(&g, calib->x, weight);
+            for (s = 0; s < calib->shift_count; s++) {
+                oscar__calib_turn(calib, l, s);
+                oscar__gather_push(&g, calib->turned, weight);
+            }
+            sums->q_weight += weight * (1 + calib->shift_count);
+        }
+    }
+    oscar__gather_flush(&g);
+}
+
+/* sum += x^T x over heads first .. first + count - 1 of a view; returns the number of rows. */
+static double oscar__add_plain(oscar_calib *calib, const oscar_view *view, int heads, int dim, const oscar_chunk *chunk,
+                               int first, int count, double *sum)
+{
+    oscar__gather g = oscar__gather_start(calib, dim, sum);
+    double rows = 0;
+    int h, t;
+    for (h = first; h < first + count; h++)
+        for (t = 0; t < chunk->tokens; t++) {
+            if (oscar__masked(chunk, t)) continue;
+            oscar__calib_load(calib, view, heads, dim, t, h);
+            oscar__gather_push(&g, calib->x, 1);
+            rows++;
+        }
+    oscar__gather_flush(&g);
+    return rows;
+}
+
+/* The second pass of one head: w_t = k_t C_Q k_t^T from the lower triangle of C_Q. */
+static void oscar__add_scored(oscar_calib *calib, oscar__calib_layer *l, const oscar_chunk *chunk, int head)
+{
+    oscar__sums *sums = &l->heads[head];
+    size_t k_dim = (size_t)l->layer.k_dim, i, j;
+    oscar__gather g = oscar__gather_start(calib, l->layer.v_dim, sums->s);
+    int t;
+    for (t = 0; t < chunk->tokens; t++) {
+        double weight = 0;
+        if (oscar__masked(chunk, t)) continue;
+        oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, l->layer.k_dim, t, head);
+        for (i = 0; i < k_dim; i++) {
+            const double *row = sums->q + i * k_dim;
+            double dot = 0;
+            for (j = 0; j < i; j++) dot += row[j] * calib->x[j];
+            weight += calib->x[i] * (2 * dot + row[i] * calib->x[i]);
+        }
+        weight /= sums->q_weight;
+        if (!(weight > 0)) continue;
+        sums->s_weight += weight;
+        oscar__calib_load(calib, &chunk->v, l->layer.kv_heads, l->layer.v_dim, t, head);
+        oscar__gather_push(&g, calib->x, weight);
+    }
+    oscar__gather_flush(&g);
+}
+
+/* The first pass of one head. */
+static void oscar__add_head(oscar_calib *calib, oscar__calib_layer *l, const oscar_chunk *chunk, int head,
+                            const oscar__weigh *w)
+{
+    oscar__sums *sums = &l->heads[head];
+    int group = l->layer.q_heads / l->layer.kv_heads;
+    if (sums->q) oscar__add_queries(calib, l, chunk, head, w);
+    if (sums->k) oscar__add_keys(calib, l, chunk, head, w);
+    if (sums->v)
+        sums->v_weight += oscar__add_plain(calib, &chunk->v, l->layer.kv_heads, l->layer.v_dim, chunk, head, 1, sums->v);
+    if (sums->o)
+        sums->o_weight += oscar__add_plain(calib, &chunk->o, l->layer.q_heads, l->layer.v_dim, chunk, head * group,
+                                           group, sums->o);
+}
+
+OSCAR_API oscar_result oscar_calib_add(oscar_calib *calib, int layer, const oscar_chunk *chunk)
+{
+    oscar__weigh weigh, *w = NULL;
+    oscar__calib_layer *l;
+    oscar_result result;
+    void *memory = NULL;
+    size_t size = 0;
+    int valid, h;
+    if (!calib || !chunk) return OSCAR__FAIL(calib ? &calib->hooks : NULL, OSCAR_ERR_ARGUMENT, "chunk is NULL");
+    if (layer < 0 || layer >= calib->layer_count || chunk->tokens < 0)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT, "layer is %i of %i, chunk.tokens %i", layer,
+                           calib->layer_count, chunk->tokens);
+    if (calib->frozen && !(calib->sums & OSCAR_SUM_S))
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE,
+                           "C_Q is frozen: a second pass needs OSCAR_SUM_S in desc.sums");
+    result = oscar__chunk_check(calib, layer, chunk, &valid);
+    if (result) return result;
+    l = &calib->layers[layer];
+    if (calib->frozen && valid && !(l->tokens > 0))
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE, "layer %i had no tokens in the first pass", layer);
+    if (!calib->frozen && calib->weights == OSCAR_WEIGHTS_ATTENTION && (calib->sums & (OSCAR_SUM_Q | OSCAR_SUM_K))) {
+        result = oscar__weigh_chunk(calib, layer, chunk, valid, &weigh, &memory, &size);
+        w = &weigh;
+    }
+    if (!result) {
+        oscar__calib_angles(calib, l);
+        for (h = 0; h < l->layer.kv_heads; h++)
+            if (calib->frozen) oscar__add_scored(calib, l, chunk, h);
+            else oscar__add_head(calib, l, chunk, h, w);
+        if (calib->frozen) l->s_tokens += valid;
+        else l->tokens += valid;
+    }
+    oscar__carver_free(&calib->hooks, memory, size);
+    return result;
+}
+
+/* -- freeze, merge -- */
+
+/* Whether anything is to be found for a layer. */
+static int oscar__calib_wanted(const oscar_layer *layer) { return layer->k_bits != 16 || layer->v_bits != 16; }
+
+OSCAR_API oscar_result oscar_calib_freeze_q(oscar_calib *calib)
+{
+    int i;
+    if (!calib) return OSCAR_ERR_ARGUMENT;
+    if (calib->frozen) return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE, "C_Q is frozen already");
+    for (i = 0; i < calib->layer_count; i++)
+        if (!calib->layers[i].tokens && oscar__calib_wanted(&calib->layers[i].layer))
+            return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE, "layer %i has no tokens: add chunks first", i);
+    calib->frozen = 1;
+    return OSCAR_OK;
+}
+
+static void oscar__merge_matrix(int dim, double *sum, const double *other)
+{
+    size_t i;
+    for (i = 0; sum && i < (size_t)dim * (size_t)dim; i++) sum[i] += other[i];
+}
+
+/* About shift a, from sums about b, with d = b - a: sum w (k - a) = first + W d,
+   sum w (k - a)^T (k - a) = second + first^T d + d^T first + W d^T d. */
+static void oscar__merge_keys(int dim, oscar__sums *sums, const oscar__sums *other)
+{
+    size_t size = (size_t)dim, i, j;
+    if (!other->shifted) return;
+    if (!sums->shifted) memcpy(sums->k_shift, other->k_shift, size * sizeof(double));
+    sums->shifted = 1;
+    for (i = 0; i < size; i++) {
+        double d = other->k_shift[i] - sums->k_shift[i], first = other->k_first[i];
+        for (j = 0; j <= i; j++) {
+            double e = other->k_shift[j] - sums->k_shift[j];
+            sums->k[i * size + j] += other->k[i * size + j]
+                                     + (first * e + d * other->k_first[j] + other->k_weight * d * e);
+        }
+    }
+    for (i = 0; i < size; i++)
+        sums->k_first[i] += other->k_first[i] + other->k_weight * (other->k_shift[i] - sums->k_shift[i]);
+    sums->k_weight += other->k_weight;
+}
+
+static int oscar__same_q(const oscar_calib *a, const oscar_calib *b)
+{
+    int i, h;
+    for (i = 0; i < a->layer_count; i++) {
+        size_t bytes = (size_t)a->layers[i].layer.k_dim * (size_t)a->layers[i].layer.k_dim * sizeof(double);
+        for (h = 0; h < a->layers[i].layer.kv_heads; h++) {
+            const oscar__sums *x = &a->layers[i].heads[h], *y = &b->layers[i].heads[h];
+            if (x->q_weight < y->q_weight || x->q_weight > y->q_weight || memcmp(x->q, y->q, bytes)) return 0;
+        }
+    }
+    return 1;
+}
+
+static void oscar__merge_head(const oscar_layer *l, int frozen, oscar__sums *sums, const oscar__sums *other)
+{
+    if (frozen) {
+        oscar__merge_matrix(l->v_dim, sums->s, other->s);
+        sums->s_weight += other->s_weight;
+        return;
+    }
+    oscar__merge_matrix(l->k_dim, sums->q, other->q);
+    oscar__merge_matrix(l->v_dim, sums->v, other->v);
+    oscar__merge_matrix(l->v_dim, sums->o, other->o);
+    sums->q_weight += other->q_weight;
+    sums->v_weight += other->v_weight;
+    sums->o_weight += other->o_weight;
+    if (sums->k) oscar__merge_keys(l->k_dim, sums, other);
+}
+
+OSCAR_API oscar_result oscar_calib_merge(oscar_calib *calib, const oscar_calib *other)
+{
+    int i, h;
+    if (!calib || !other || calib == other)
+        return OSCAR__FAIL(calib ? &calib->hooks : NULL, OSCAR_ERR_ARGUMENT, "give two different objects");
+    if (calib->layer_count != other->layer_count || calib->fingerprint != other->fingerprint)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT,
+                           "the objects differ in layers, sums, weights, windows or shifts: make both from one desc");
+    if (calib->frozen != other->frozen)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE, "only one of the objects is frozen: freeze both or none");
+    if (calib->frozen && (!(calib->sums & OSCAR_SUM_S) || !oscar__same_q(calib, other)))
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE,
+                           "after oscar_calib_freeze_q only OSCAR_SUM_S can be merged, and C_Q must be equal: merge the "
+                           "first pass into one object, merge that into fresh ones, then freeze");
+    for (i = 0; i < calib->layer_count; i++) {
+        oscar__calib_layer *l = &calib->layers[i];
+        for (h = 0; h < l->layer.kv_heads; h++)
+            oscar__merge_head(&l->layer, calib->frozen, &l->heads[h], &other->layers[i].heads[h]);
+        if (calib->frozen) l->s_tokens += other->layers[i].s_tokens;
+        else l->tokens += other->layers[i].tokens;
+    }
+    return OSCAR_OK;
+}
+
+/* == 3.8 COMPOSE, REPORT == */
+
+/*     OSCAR     F = U H P, B = F                       U: eigenvectors of the target, ascending
+       BALANCED  L L^T = Cx + eps tr(Cx)/D I            V diag(mu) V^T = L^T (Cw + eps tr(Cw)/D I) L
+                 F = s L^-T V diag(mu^1/4) H P          s^2 sum sqrt(mu) = D
+                 B = L V diag(mu^-1/4) H P / s
+
+   Column j of H P is column perm[j] of H, perm[bitrev(i)] = D - 1 - i. D = nb N, N a power of two and nb > 1: no P;
+   instead the eigenvectors are dealt to the nb blocks of H in turn, so that each block gets its share of every tier:
+   rank i (0 = largest eigenvalue) becomes column (i mod nb) N + bitrev_N(i div nb). */
+
+/* -- second moments from the sums -- */
+
+typedef enum oscar__moment {
+    OSCAR__C_Q, OSCAR__C_K, OSCAR__C_K_CENTRED, OSCAR__C_V, OSCAR__C_S, OSCAR__C_O, OSCAR__C_IDENTITY
+} oscar__moment;
+
+static unsigned oscar__moment_flag(oscar__moment moment)
+{
+    switch (moment) {
+    case OSCAR__C_Q: return OSCAR_SUM_Q;
+    case OSCAR__C_K: case OSCAR__C_K_CENTRED: return OSCAR_SUM_K;
+    case OSCAR__C_V: return OSCAR_SUM_V;
+    case OSCAR__C_S: return OSCAR_SUM_S;
+    case OSCAR__C_O: return OSCAR_SUM_O;
+    default: return 0;
+    }
+}
+
+static void oscar__identity(int dim, double *m)
+{
+    size_t size = (size_t)dim, i;
+    memset(m, 0, size * size * sizeof(double));
+    for (i = 0; i < size; i++) m[i * (size + 1)] = 1;
+}
+
+/* out += share * sum / weight, both triangles. */
+static void oscar__add_moment(int dim, const double *sum, double weight, double share, double *out)
+{
+    size_t size = (size_t)dim, i, j;
+    if (!(weight > 0)) return;
+    for (i = 0; i < size; i++)
+        for (j = 0; j < size; j++)
+            out[i * size + j] += share * (j <= i ? sum[i * size + j] : sum[j * size + i]) / weight;
+}
+
+/* out += share * x^T x */
+static void oscar__add_outer(int dim, const double *x, double share, double *out)
+{
+    size_t size = (size_t)dim, i, j;
+    for (i = 0; i < size; i++) for (j = 0; j < size; j++) out[i * size + j] += share * x[i] * x[j];
+}
+
+/* Of heads first .. first + count - 1 the mean of their moments. */
+static void oscar__moment_of(const oscar__calib_layer *l, oscar__moment moment, int first, int count, double *out)
+{
+    int k_dim = l->layer.k_dim, v_dim = l->layer.v_dim, dim = moment <= OSCAR__C_K_CENTRED ? k_dim : v_dim, h, d;
+    double share = 1.0 / count, mean[OSCAR__DIM_MAX];
+    memset(out, 0, (size_t)dim * (size_t)dim * sizeof(double));
+    for (h = first; h < first + count; h++) {
+        const oscar__sums *s = &l->heads[h];
+        switch (moment) {
+        case OSCAR__C_Q: oscar__add_moment(dim, s->q, s->q_weight, share, out); break;
+        case OSCAR__C_V: oscar__add_moment(dim, s->v, s->v_weight, share, out); break;
+        case OSCAR__C_S: oscar__add_moment(dim, s->s, s->s_weight, share, out); break;
+        case OSCAR__C_O: oscar__add_moment(dim, s->o, s->o_weight, share, out); break;
+        case OSCAR__C_K: case OSCAR__C_K_CENTRED:
+            oscar__add_moment(dim, s->k, s->k_weight, share, out);
+            for (d = 0; d < dim; d++) mean[d] = s->k_first[d] / s->k_weight;
+            oscar__add_outer(dim, mean, -share, out);
+            if (moment == OSCAR__C_K_CENTRED) break;
+            for (d = 0; d < dim; d++) mean[d] += s->k_shift[d];
+            oscar__add_outer(dim, mean, share, out);
+            break;
+        default: oscar__identity(dim, out);
+        }
+    }
+}
+
+static void oscar__mean_key(const oscar__calib_layer *l, int head, double *mean)
+{
+    const oscar__sums *s = &l->heads[head];
+    int d;
+    for (d = 0; d < l->layer.k_dim; d++) mean[d] = s->k_shift[d] + s->k_first[d] / s->k_weight;
+}
+
+/* OSCAR_OK if the layer has the moment, of all of its heads. */
+static oscar_result oscar__moment_check(const oscar_calib *calib, int layer, oscar__moment moment)
+{
+    static const char *const names[] = { "OSCAR_SUM_Q", "OSCAR_SUM_K", "OSCAR_SUM_V", "OSCAR_SUM_S", "OSCAR_SUM_O" };
+    const oscar__calib_layer *l = &calib->layers[layer];
+    unsigned flag = oscar__moment_flag(moment);
+    int name = 0, h;
+    if (!flag) return OSCAR_OK;
+    while (flag >> name != 1) name++;
+    if (!(calib->sums & flag))
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE, "layer %i needs %s: add it to desc.sums", layer, names[name]);
+    if (moment == OSCAR__C_S && !l->s_tokens)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE,
+                           "layer %i has no OSCAR_SUM_S: call oscar_calib_freeze_q and add the chunks a second time",
+                           layer);
+    if (moment == OSCAR__C_S && l->s_tokens != l->tokens)
+        OSCAR__WARN(&calib->hooks, "layer %i: %I tokens in the second pass, %I in the first: add the same chunks twice",
+                    layer, l->s_tokens, l->tokens);
+    for (h = 0; h < l->layer.kv_heads; h++)
+        if ((moment == OSCAR__C_Q && !(l->heads[h].q_weight > 0))
+            || (flag == OSCAR_SUM_K && !(l->heads[h].k_weight > 0)))
+            return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE,
+                               "layer %i, KV head %i: all attention weights are 0, so %s is empty; use "
+                               "OSCAR_WEIGHTS_PLAIN", layer, h, names[name]);
+    return OSCAR_OK;
+}
+
+/* -- pairs, in double -- */
+
+/* Matrices [dim][dim]: cx, cw go in, f, g come out (g = F^-T), others are in between. */
+typedef struct oscar__compose_work {
+    double *cx, *cw, *f, *g, *between, *factor, *vectors;
+    double *values, *row;   /* [dim] */
+    void *scratch;
+} oscar__compose_work;
+
+static void oscar__compose_carve(oscar__carver *c, int dim, oscar__compose_work *w)
+{
+    size_t size = (size_t)dim;
+    w->cx = (double *)oscar__carve(c, size * size, sizeof(double));
+    w->cw = (double *)oscar__carve(c, size * size, sizeof(double));
+    w->f = (double *)oscar__carve(c, size * size, sizeof(double));
+    w->g = (double *)oscar__carve(c, size * size, sizeof(double));
+    w->between = (double *)oscar__carve(c, size * size, sizeof(double));
+    w->factor = (double *)oscar__carve(c, size * size, sizeof(double));
+    w->vectors = (double *)oscar__carve(c, size * size, sizeof(double));
+    w->values = (double *)oscar__carve(c, size, sizeof(double));
+    w->row = (double *)oscar__carve(c, size, sizeof(double));
+    w->scratch = oscar__carve(c, oscar_eigh_scratch(dim), 1);
+}
+
+/* Rows of m through H. ordered: columns of m in ascending order of eigenvalues; adds P, or deals them to the blocks. */
+static void oscar__mix(int dim, int ordered, double *m, double *row)
+{
+    int block = oscar__pow2_divisor(dim), blocks = dim / block, bits = 0, i, j;
+    while (1 << bits < block) bits++;
+    for (i = 0; i < dim; i++, m += dim) {
+        if (ordered && blocks > 1) {
+            memcpy(row, m, (size_t)dim * sizeof(double));
+            for (j = 0; j < dim; j++)
+                m[j % blocks * block + (int)oscar_bitrev((uint32_t)(j / blocks), bits)] = row[dim - 1 - j];
+        }
+        oscar__fwht_double(dim, m);
+        if (ordered && blocks == 1) {
+            memcpy(row, m, (size_t)dim * sizeof(double));
+            for (j = 0; j < dim; j++) m[oscar_bitrev((uint32_t)j, bits)] = row[dim - 1 - j];
+        }
+    }
+}
+
+static oscar_result oscar__eigen(const oscar_hooks *hooks, int dim, const double *a, double *vectors, double *values,
+                                 void *scratch)
+{
+    oscar_result result = oscar_eigh(dim, a, vectors, values, scratch);
+    if (!result) return OSCAR_OK;
+    return OSCAR__FAIL(hooks, result, "eigenvectors of a second moment: %s", oscar_result_text(result));
+}
+
+/* The orthogonal methods: w->f from the target in w->cx; leaves w->cx as it is. */
+static oscar_result oscar__compose_orthogonal(const oscar_hooks *hooks, oscar_method method, int dim,
+                                              oscar__compose_work *w)
+{
+    int eigenvectors = method == OSCAR_METHOD_OSCAR || method == OSCAR_METHOD_U || method == OSCAR_METHOD_UH;
+    int mixed = method != OSCAR_METHOD_U && method != OSCAR_METHOD_NONE;
+    oscar_result result = OSCAR_OK;
+    if (eigenvectors) result = oscar__eigen(hooks, dim, w->cx, w->f, w->values, w->scratch);
+    else oscar__identity(dim, w->f);
+    if (result || !mixed) return result;
+    oscar__mix(dim, method == OSCAR_METHOD_OSCAR
+                    || (method == OSCAR_METHOD_HP && oscar__pow2_divisor(dim) == dim), w->f, w->row);
+    return OSCAR_OK;
+}
+
+/* eps tr(c) / dim. A matrix of zeros, as a head that was pruned away gives it, counts as I. */
+static double oscar__regularisation(int dim, const double *c, double eps)
+{
+    size_t i, size = (size_t)dim;
+    double trace = 0;
+    for (i = 0; i < size; i++) trace += c[i * (size + 1)];
+    return trace > 0 ? eps * trace / dim : 1;
+}
+
+/* out = l^T b for lower l. */
+static void oscar__lower_t_times(int dim, const double *l, const double *b, double *out)
+{
+    size_t size = (size_t)dim, i, j, k;
+    memset(out, 0, size * size * sizeof(double));
+    for (k = 0; k < size; k++)
+        for (i = 0; i <= k; i++) {
+            double factor = l[k * size + i];
+            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
+        }
+}
+
+/* out = a b, where the entries of a right of the diagonal are not read if lower is set. */
+static void oscar__times(int dim, int lower, const double *a, const double *b, double *out)
+{
+    size_t size = (size_t)dim, i, j, k;
+    memset(out, 0, size * size * sizeof(double));
+    for (i = 0; i < size; i++)
+        for (k = 0; k < (lower ? i + 1 : size); k++) {
+            double factor = a[i * size + k];
+            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
+        }
+}
+
+/* out = V diag(values^power) * scale, mixed. */
+static void oscar__weighted_vectors(int dim, const oscar__compose_work *w, double power, double scale, double *out)
+{
+    size_t size = (size_t)dim, i, j;
+    for (j = 0; j < size; j++) w->row[j] = pow(w->values[j], power) * scale;
+    for (i = 0; i < size; i++)
+        for (j = 0; j < size; j++) out[i * size + j] = w->vectors[i * size + j] * w->row[j];
+    oscar__mix(dim, 1, out, w->row);
+}
+
+/* BALANCED: w->f = F and w->g = B = F^-T from w->cx and w->cw, which stay as they are. */
+static oscar_result oscar__compose_balanced(const oscar_hooks *hooks, int dim, double eps, oscar__compose_work *w)
+{
+    size_t size = (size_t)dim, i, j;
+    double add_x = oscar__regularisation(dim, w->cx, eps), add_w = oscar__regularisation(dim, w->cw, eps);
+    double roots = 0, scale;
+    oscar_result result;
+    memcpy(w->between, w->cx, size * size * sizeof(double));
+    for (i = 0; i < size; i++) w->between[i * (size + 1)] += add_x;
+    if (!oscar__cholesky(dim, w->between, w->factor))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_NUMERIC, "a second moment is not positive definite: enlarge compose.eps");
+
+    oscar__times(dim, 0, w->cw, w->factor, w->between);
+    for (i = 0; i < size * size; i++) w->between[i] += add_w * w->factor[i];
+    oscar__lower_t_times(dim, w->factor, w->between, w->f);
+    for (i = 0; i < size; i++)
+        for (j = 0; j < i; j++)
+            w->f[i * size + j] = w->f[j * size + i] = 0.5 * (w->f[i * size + j] + w->f[j * size + i]);
+    result = oscar__eigen(hooks, dim, w->f, w->vectors, w->values, w->scratch);
+    if (result) return result;
+
+    /* The smallest mu may be rounding only; B = F^-T holds for any positive mu. */
+    for (i = 0; i < size; i++) {
+        double least = DBL_EPSILON * w->values[size - 1];
+        if (!(w->values[i] > least)) w->values[i] = least;
+        roots += sqrt(w->values[i]);
+    }
+    if (!(roots > 0 && roots <= DBL_MAX))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_NUMERIC, "second moments are too small or too large for BALANCED");
+    scale = sqrt(dim / roots);
+    oscar__weighted_vectors(dim, w, 0.25, scale, w->f);
+    oscar__solve_lower_t(dim, w->factor, dim, w->f);
+    oscar__weighted_vectors(dim, w, -0.25, 1 / scale, w->between);
+    oscar__times(dim, 1, w->factor, w->between, w->g);
+    return OSCAR_OK;
+}
+
+/* -- what oscar_compose asks for -- */
+
+/* One side of a layer. x: what the target is, or Cx of BALANCED; weight: Cw. */
+typedef struct oscar__recipe {
+    oscar_method method;
+    oscar__moment x, weight;
+    int shared, mean;
+    double eps;
+} oscar__recipe;
+
+static int oscar__recipe_dense(const oscar__recipe *r)
+{
+    return r->method != OSCAR_METHOD_HADAMARD && r->method != OSCAR_METHOD_NONE;
+}
+
+static oscar__recipe oscar__recipe_k(const oscar_compose *compose)
+{
+    oscar__recipe r;
+    memset(&r, 0, sizeof r);
+    r.method = compose->method;
+    r.x = compose->k_target == OSCAR_TARGET_SELF ? OSCAR__C_K : OSCAR__C_Q;
+    r.weight = OSCAR__C_IDENTITY;
+    if (r.method == OSCAR_METHOD_BALANCED) { r.x = OSCAR__C_K_CENTRED; r.weight = OSCAR__C_Q; }
+    if (r.method == OSCAR_METHOD_HP || !oscar__recipe_dense(&r)) r.x = OSCAR__C_IDENTITY;
+    r.shared = compose->shared != 0;
+    r.mean = compose->k_mean > 0 || (compose->k_mean == 0 && r.method == OSCAR_METHOD_BALANCED);
+    r.eps = compose->eps > 0 ? compose->eps : 1e-4;
+    return r;
+}
+
+static oscar__recipe oscar__recipe_v(const oscar_compose *compose)
+{
+    oscar__recipe r = oscar__recipe_k(compose);
+    r.method = compose->v_balanced ? OSCAR_METHOD_BALANCED
+               : compose->method == OSCAR_METHOD_BALANCED ? OSCAR_METHOD_HADAMARD : compose->method;
+    r.x = compose->v_target == OSCAR_TARGET_OUTPUT ? OSCAR__C_O
+          : compose->v_target == OSCAR_TARGET_SELF ? OSCAR__C_V : OSCAR__C_S;
+    r.weight = OSCAR__C_IDENTITY;
+    if (r.method == OSCAR_METHOD_BALANCED) r.x = OSCAR__C_V;
+    if (r.method == OSCAR_METHOD_HP || !oscar__recipe_dense(&r)) r.x = OSCAR__C_IDENTITY;
+    r.mean = 0;
+    return r;
+}
+
+static oscar_result oscar__compose_check(const oscar_hooks *hooks, const oscar_compose *c)
+{
+    if ((int)c->method < OSCAR_METHOD_BALANCED || (int)c->method > OSCAR_METHOD_HP)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "compose.method is %i, which is no oscar_method", (int)c->method);
+    if ((int)c->k_target < OSCAR_TARGET_DEFAULT || (int)c->k_target > OSCAR_TARGET_SELF)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "compose.k_target is %i: give DEFAULT or SELF", (int)c->k_target);
+    if ((int)c->v_target < OSCAR_TARGET_DEFAULT || (int)c->v_target > OSCAR_TARGET_OUTPUT)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "compose.v_target is %i, which is no oscar_target",
+                           (int)c->v_target);
+    if (!(c->eps >= 0 && c->eps <= 1))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "compose.eps is %g: give 0 (1e-4) to 1", c->eps);
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__recipe_check(const oscar_calib *calib, int layer, const oscar__recipe *r)
+{
+    oscar_result result = oscar__moment_check(calib, layer, r->x);
+    if (!result) result = oscar__moment_check(calib, layer, r->weight);
+    if (!result && r->mean) result = oscar__moment_check(calib, layer, OSCAR__C_K);
+    return result;
+}
+
+/* Tokens and sums of every layer that is to be solved. *tokens: the fewest that a layer has. */
+static oscar_result oscar__solve_check(const oscar_calib *calib, const oscar_compose *compose, int64_t *tokens)
+{
+    oscar__recipe k = oscar__recipe_k(compose), v = oscar__recipe_v(compose);
+    int i, few = 0, first = 0, any = 0;
+    for (i = 0; i < calib->layer_count; i++) {
+        const oscar__calib_layer *l = &calib->layers[i];
+        int dim = l->layer.k_dim > l->layer.v_dim ? l->layer.k_dim : l->layer.v_dim;
+        oscar_result result = OSCAR_OK;
+        if (!oscar__calib_wanted(&l->layer)) continue;
+        if (!l->tokens)
+            return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE, "layer %i has no tokens: add chunks first", i);
+        if (l->layer.k_bits != 16) result = oscar__recipe_check(calib, i, &k);
+        if (!result && l->layer.v_bits != 16) result = oscar__recipe_check(calib, i, &v);
+        if (result) return result;
+        if (!any || l->tokens < *tokens) *tokens = l->tokens;
+        any = 1;
+        if (l->tokens < 4 * (int64_t)dim && !few++) first = i;
+    }
+    if (few)
+        OSCAR__WARN(&calib->hooks, "layer %i has only %I calibration tokens, fewer than 4 dim = %i (%i layers in all): "
+                    "use thousands", first, calib->layers[first].tokens,
+                    4 * (calib->layers[first].layer.k_dim > calib->layers[first].layer.v_dim
+                         ? calib->layers[first].layer.k_dim : calib->layers[first].layer.v_dim), few);
+    return OSCAR_OK;
+}
+
+/* -- solve -- */
+
+/* Pairs of one side; one matrix for all heads where it is shared. NULL where there is none. */
+typedef struct oscar__side { oscar_pair *pairs; float *to, *dual, *mean; } oscar__side;
+
+static oscar__side oscar__carve_side(oscar__carver *c, const oscar__recipe *r, int heads, int dim)
+{
+    size_t count = r->shared ? 1 : (size_t)heads, entries = (size_t)dim * (size_t)dim;
+    oscar__side side = { NULL, NULL, NULL, NULL };
+    side.pairs = (oscar_pair *)oscar__carve(c, (size_t)heads, sizeof(oscar_pair));
+    if (oscar__recipe_dense(r)) side.to = (float *)oscar__carve(c, oscar__mul(count, entries), sizeof(float));
+    if (r->method == OSCAR_METHOD_BALANCED)
+        side.dual = (float *)oscar__carve(c, oscar__mul(count, entries), sizeof(float));
+    if (r->mean) side.mean = (float *)oscar__carve(c, oscar__mul((size_t)heads, (size_t)dim), sizeof(float));
+    return side;
+}
+
+static void oscar__round_matrix(const double *m, size_t count, float *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) out[i] = (float)m[i];
+}
+
+static void oscar__warn_empty(const oscar_calib *calib, int layer, int head, const double *c, int dim)
+{
+    size_t i, size = (size_t)dim;
+    for (i = 0; i < size; i++) if (c[i * (size + 1)] > 0) return;
+    OSCAR__WARN(&calib->hooks, "layer %i, KV head %i: a second moment is zero and counts as I: the head does not vary",
+                layer, head);
+}
+
+/* The matrices of head (of all heads where shared), rounded to float. */
+static oscar_result oscar__solve_matrices(const oscar_calib *calib, int layer, int head, const oscar__recipe *r,
+                                          int dim, oscar__compose_work *w, float *to, float *dual)
+{
+    const oscar__calib_layer *l = &calib->layers[layer];
+    size_t entries = (size_t)dim * (size_t)dim;
+    int count = r->shared ? l->layer.kv_heads : 1;
+    oscar_result result;
+    if (r->x != OSCAR__C_IDENTITY) oscar__moment_of(l, r->x, head, count, w->cx);
+    if (r->method == OSCAR_METHOD_BALANCED) {
+        oscar__moment_of(l, r->weight, head, count, w->cw);
+        oscar__warn_empty(calib, layer, head, w->cx, dim);
+        oscar__warn_empty(calib, layer, head, w->cw, dim);
+        result = oscar__compose_balanced(&calib->hooks, dim, r->eps, w);
+    }
+    else result = oscar__compose_orthogonal(&calib->hooks, r->method, dim, w);
+    if (result) return result;
+    oscar__round_matrix(w->f, entries, to);
+    if (dual) oscar__round_matrix(w->g, entries, dual);
+    if (!oscar__finite(to, entries) || (dual && !oscar__finite(dual, entries)))
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_NUMERIC,
+                           "layer %i, KV head %i: the pair's entries leave the range of float; scale the rows", layer,
+                           head);
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__solve_side(const oscar_calib *calib, int layer, const oscar__recipe *r, int dim,
+                                      oscar__compose_work *w, const oscar__side *side)
+{
+    const oscar__calib_layer *l = &calib->layers[layer];
+    size_t entries = (size_t)dim * (size_t)dim;
+    int h, d;
+    for (h = 0; h < l->layer.kv_heads; h++) {
+        oscar_pair *pair = &side->pairs[h];
+        memset(pair, 0, sizeof *pair);
+        pair->dim = dim;
+        pair->kind = oscar__recipe_dense(r) ? OSCAR_DENSE
+                     : r->method == OSCAR_METHOD_NONE ? OSCAR_IDENTITY : OSCAR_HADAMARD;
+        if (side->mean) {
+            float *mean = side->mean + (size_t)h * (size_t)dim;
+            oscar__mean_key(l, h, w->row);
+            for (d = 0; d < dim; d++) mean[d] = (float)w->row[d];
+            pair->mean = mean;
+        }
+        if (!side->to) continue;
+        pair->to = side->to + (r->shared ? 0 : (size_t)h * entries);
+        if (side->dual) pair->dual = side->dual + (r->shared ? 0 : (size_t)h * entries);
+        if (h == 0 || !r->shared) {
+            oscar_result result = oscar__solve_matrices(calib, layer, h, r, dim, w, side->to + (size_t)h * entries,
+                                                        side->dual ? side->dual + (size_t)h * entries : NULL);
+            if (result) return result;
+            if (side->dual) pair->norm = oscar__matrix_norm(dim, pair->to);
+        }
+        else pair->norm = side->pairs[0].norm;
+    }
+    return OSCAR_OK;
+}
+
+/* Carves layers with their pairs, and finds them where there is memory. */
+static oscar_result oscar__solve_layers(const oscar_calib *calib, const oscar_compose *compose, oscar__carver *c,
+                                        oscar_layer **layers)
+{
+    oscar__recipe k = oscar__recipe_k(compose), v = oscar__recipe_v(compose);
+    oscar__compose_work work;
+    int i, dim = 16;
+    for (i = 0; i < calib->layer_count; i++) {
+        if (calib->layers[i].layer.k_dim > dim) dim = calib->layers[i].layer.k_dim;
+        if (calib->layers[i].layer.v_dim > dim) dim = calib->layers[i].layer.v_dim;
+    }
+    oscar__compose_carve(c, dim, &work);
+    *layers = (oscar_layer *)oscar__carve(c, (size_t)calib->layer_count, sizeof **layers);
+    for (i = 0; i < calib->layer_count; i++) {
+        oscar_layer l = calib->layers[i].layer;
+        oscar_result result = OSCAR_OK;
+        if (l.k_bits != 16) {
+            oscar__side side = oscar__carve_side(c, &k, l.kv_heads, l.k_dim);
+            if (c->base) result = oscar__solve_side(calib, i, &k, l.k_dim, &work, &side);
+            l.k = side.pairs;
+        }
+        if (!result && l.v_bits != 16) {
+            oscar__side side = oscar__carve_side(c, &v, l.kv_heads, l.v_dim);
+            if (c->base) result = oscar__solve_side(calib, i, &v, l.v_dim, &work, &side);
+            l.v = side.pairs;
+        }
+        if (result) return result;
+        if (c->base) (*layers)[i] = l;
+    }
+    return OSCAR_OK;
+}
+
+/* The method, then what differs from its defaults: "balanced", "oscar shared v_target=output". */
+static void oscar__compose_name(const oscar_compose *c, oscar__text *text)
+{
+    static const char *const names[] = { "balanced", "oscar", "hadamard", "none", "u", "uh", "hp" };
+    oscar__put_string(text, names[(int)c->method]);
+    if (c->shared) oscar__put_string(text, " shared");
+    if (c->k_mean) oscar__put_string(text, c->k_mean > 0 ? " k_mean=1" : " k_mean=-1");
+    if (c->k_target == OSCAR_TARGET_SELF) oscar__put_string(text, " k_target=self");
+    if (c->v_target != OSCAR_TARGET_DEFAULT)
+        oscar__put_string(text, c->v_target == OSCAR_TARGET_SELF ? " v_target=self" : " v_target=output");
+    if (c->v_balanced) oscar__put_string(text, " v_balanced");
+    if (c->eps > 0) { oscar__put_string(text, " eps="); oscar__put_real(text, c->eps); }
+}
+
+static oscar_result oscar__solve_create(const oscar_calib *calib, const oscar_compose *compose, int64_t tokens,
+                                        const oscar_layer *layers, oscar_rotations **out)
+{
+    char name[128], count[24];
+    oscar__text name_text = { NULL, sizeof name, 0 }, count_text = { NULL, sizeof count, 0 };
+    const char *metadata[9];
+    name_text.out = name;
+    count_text.out = count;
+    oscar__compose_name(compose, &name_text);
+    oscar__put_integer(&count_text, tokens);
+    metadata[0] = "oscar.compose";
+    metadata[1] = name;
+    metadata[2] = "oscar.weights";
+    metadata[3] = calib->weights == OSCAR_WEIGHTS_ATTENTION ? "attention" : "plain";
+    metadata[4] = "oscar.tokens";
+    metadata[5] = count;
+    metadata[6] = compose->model ? "oscar.model" : NULL;
+    metadata[7] = compose->model;
+    metadata[8] = NULL;
+    return oscar_rotations_create(layers, calib->layer_count, metadata, &calib->hooks, out);
+}
+
+OSCAR_API oscar_result oscar_calib_solve(const oscar_calib *calib, const oscar_compose *compose, oscar_rotations **out)
+{
+    oscar__carver counter = { NULL, 0 }, carver = { NULL, 0 };
+    oscar_compose recommended;
+    oscar_layer *layers;
+    oscar_result result;
+    int64_t tokens = 0;
+    if (!calib || !out) return OSCAR__FAIL(calib ? &calib->hooks : NULL, OSCAR_ERR_ARGUMENT, "out is NULL");
+    memset(&recommended, 0, sizeof recommended);
+    if (!compose) compose = &recommended;
+    result = oscar__compose_check(&calib->hooks, compose);
+    if (!result) result = oscar__solve_check(calib, compose, &tokens);
+    if (result) return result;
+    (void)oscar__solve_layers(calib, compose, &counter, &layers);
+    carver.base = (unsigned char *)oscar__alloc(&calib->hooks, counter.size);
+    if (!carver.base)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_MEMORY, "no memory to compose pairs (%z bytes)", counter.size);
+    result = oscar__solve_layers(calib, compose, &carver, &layers);
+    if (!result) result = oscar__solve_create(calib, compose, tokens, layers, out);
+    oscar__carver_free(&calib->hooks, carver.base, counter.size);
+    return result;
+}
+
+/* -- report -- */
+
+/* A channel x ~ N(mean, sigma^2) through the quantiser of 2 half levels u = -half + 0.5, ... with step t:
+   *xu = E[x u], *uu = E[u u]. Between a and b: P = Phi(b) - Phi(a), E[x] = mean P + sigma (phi(a) - phi(b)). */
+static void oscar__channel_levels(double mean, double sigma, double t, int half, double *xu, double *uu)
+{
+    const double root2 = 1.4142135623730951, phi0 = 0.3989422804014327;
+    double below = 0, density = 0;   /* Phi and phi at the lower end */
+    int l;
+    *xu = *uu = 0;
+    for (l = -half; l < half; l++) {
+        double z = ((l + 1) * t - mean) / sigma, u = l + 0.5, p;
+        double above = l + 1 < half ? 0.5 * (1 + erf(z / root2)) : 1, next = l + 1 < half ? phi0 * exp(-0.5 * z * z) : 0;
+        p = above - below;
+        *xu += u * (mean * p + sigma * (density - next));
+        *uu += u * u * p;
+        below = above;
+        density = next;
+    }
+}
+
+/* sum_j w_j E[(x^_j - x_j)^2] of rows with Gaussian channels, one scale a row, UNBIASED (3.11): of its steps the one
+   with the best mean score, and the gain that keeps <x^, x> = |x|^2. mean may be NULL (0). */
+static double oscar__predict(int dim, int bits, const double *mean, const double *variance, const double *weight)
+{
+    static const double steps[2][4] = { { 0.79656, 0.945915, 1.115184, 1.29441 },
+                                        { 0.26816, 0.31844, 0.375424, 0.43576 } };
+    int half = bits == 2 ? 2 : 8, a, j;
+    double square = 0, best = -1, error = 0;
+    for (j = 0; j < dim; j++) square += variance[j] + (mean ? mean[j] * mean[j] : 0);
+    if (!(square > 0)) return 0;
+    for (a = 0; a < 4; a++) {
+        double t = sqrt(square / dim) * steps[bits == 4][a], xu = 0, uu = 0, x, u, gain, sum = 0;
+        double least = 1e-9 * t;   /* below it a channel is as good as constant */
+        for (j = 0; j < dim; j++) {
+            double sigma = sqrt(variance[j] > 0 ? variance[j] : 0);
+            oscar__channel_levels(mean ? mean[j] : 0, sigma > least ? sigma : least, t, half, &x, &u);
+            xu += x;
+            uu += u;
+        }
+        if (!(xu * xu / uu > best)) continue;
+        best = xu * xu / uu;
+        gain = square / xu;
+        for (j = 0; j < dim; j++) {
+            double sigma = sqrt(variance[j] > 0 ? variance[j] : 0), m = mean ? mean[j] : 0;
+            oscar__channel_levels(m, sigma > least ? sigma : least, t, half, &x, &u);
+            sum += weight[j] * (gain * gain * u - 2 * gain * x + m * m + sigma * sigma);
+        }
+        error = sum;
+    }
+    return error;
+}
+
+/* out[j] = diag(m^T c m) */
+static void oscar__profile(int dim, const double *c, const double *m, double *between, double *out)
+{
+    size_t size = (size_t)dim, i, j;
+    oscar__times(dim, 0, c, m, between);
+    for (j = 0; j < size; j++) out[j] = 0;
+    for (i = 0; i < size * size; i++) out[i % size] += m[i] * between[i];
+}
+
+/* Predicted errors of one method at 2 and 4 bits. w->cx: C_K centred, w->cw: C_Q, key: the mean key. */
+static oscar_result oscar__report_method(const oscar_hooks *hooks, int method, int dim, const double *key, double norm,
+                                         oscar__compose_work *w, double *error)
+{
+    static const oscar_method methods[] = { OSCAR_METHOD_NONE, OSCAR_METHOD_HADAMARD, OSCAR_METHOD_OSCAR };
+    double mean[OSCAR__DIM_MAX], variance[OSCAR__DIM_MAX], weight[OSCAR__DIM_MAX], *swap = w->cx;
+    size_t size = (size_t)dim, i;
+    int balanced = method == OSCAR_REPORT_BALANCED, bits;
+    oscar_result result;
+    if (balanced) result = oscar__compose_balanced(hooks, dim, 1e-4, w);
+    else {
+        w->cx = w->cw;   /* OSCAR's target */
+        result = oscar__compose_orthogonal(hooks, methods[method], dim, w);
+        w->cx = swap;
+    }
+    if (result) return result;
+    oscar__profile(dim, w->cx, w->f, w->between, variance);
+    oscar__profile(dim, w->cw, balanced ? w->g : w->f, w->between, weight);
+    for (i = 0; i < size; i++) mean[i] = 0;
+    for (i = 0; i < size * size; i++) mean[i % size] += key[i / size] * w->f[i];
+    for (bits = 2; bits <= 4; bits += 2) {
+        double square = oscar__predict(dim, bits, balanced ? NULL : mean, variance, weight);
+        error[bits / 2 - 1] = norm > 0 ? sqrt(square / norm) : 0;
+    }
+    return OSCAR_OK;
+}
+
+/* Eigenvalues of c above dim * eps * the largest of them (or of `floor`, what c was computed from). *condition: largest
+   over smallest, HUGE_VAL where c is singular. */
+static oscar_result oscar__rank(const oscar_hooks *hooks, int dim, const double *c, double floor_value,
+                                oscar__compose_work *w, int *rank, double *condition)
+{
+    double top, least;
+    int i;
+    oscar_result result = oscar__eigen(hooks, dim, c, w->vectors, w->values, w->scratch);
+    if (result) return result;
+    top = w->values[dim - 1];
+    least = dim * DBL_EPSILON * (top > floor_value ? top : floor_value);
+    for (*rank = 0, i = 0; i < dim; i++) *rank += w->values[i] > least;
+    *condition = *rank < dim ? HUGE_VAL : top / w->values[0];
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__report_fill(const oscar_calib *calib, int layer, int head, oscar__compose_work *w,
+                                       oscar_report *report)
+{
+    const oscar__calib_layer *l = &calib->layers[layer];
+    const oscar__sums *s = &l->heads[head];
+    double key[OSCAR__DIM_MAX], norm = 0, offset = 0, condition;
+    int dim = l->layer.k_dim, rank, method, i, j;
+    oscar_result result;
+    oscar__moment_of(l, OSCAR__C_K_CENTRED, head, 1, w->cx);
+    oscar__moment_of(l, OSCAR__C_Q, head, 1, w->cw);
+    oscar__mean_key(l, head, key);
+    for (i = 0; i < dim; i++) {
+        double m = s->k_first[i] / s->k_weight;
+        offset += m * m;
+        for (j = 0; j < dim; j++) norm += w->cw[i * dim + j] * (w->cx[i * dim + j] + key[i] * key[j]);
+    }
+    report->tokens = l->tokens;
+    result = oscar__rank(&calib->hooks, dim, w->cw, 0, w, &rank, &condition);
+    if (!result) result = oscar__rank(&calib->hooks, dim, w->cx, offset, w, &report->rank, &report->condition);
+    if (result) return result;
+    if (rank < report->rank) report->rank = rank;
+    for (method = OSCAR_REPORT_NONE; method <= OSCAR_REPORT_BALANCED; method++) {
+        result = oscar__report_method(&calib->hooks, method, dim, key, norm, w, report->logit_error[method]);
+        if (result) return result;
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_calib_report(const oscar_calib *calib, int layer, int kv_head, oscar_report *out)
+{
+    oscar__carver counter = { NULL, 0 }, carver = { NULL, 0 };
+    oscar__compose_work work;
+    oscar_report report;
+    oscar_result result;
+    if (!calib || !out) return OSCAR__FAIL(calib ? &calib->hooks : NULL, OSCAR_ERR_ARGUMENT, "out is NULL");
+    if (layer < 0 || layer >= calib->layer_count || kv_head < 0 || kv_head >= calib->layers[layer].layer.kv_heads)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_ARGUMENT, "there is no layer %i with a KV head %i", layer, kv_head);
+    if (!calib->layers[layer].tokens)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_STATE, "layer %i has no tokens: add chunks first", layer);
+    result = oscar__moment_check(calib, layer, OSCAR__C_Q);
+    if (!result) result = oscar__moment_check(calib, layer, OSCAR__C_K);
+    if (result) return result;
+    oscar__compose_carve(&counter, calib->layers[layer].layer.k_dim, &work);
+    carver.base = (unsigned char *)oscar__alloc(&calib->hooks, counter.size);
+    if (!carver.base)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_MEMORY, "no memory for a report (%z bytes)", counter.size);
+    oscar__compose_carve(&carver, calib->layers[layer].layer.k_dim, &work);
+    memset(&report, 0, sizeof report);
+    result = oscar__report_fill(calib, layer, kv_head, &work, &report);
+    oscar__carver_free(&calib->hooks, carver.base, counter.size);
+    if (!result) *out = report;
+    return result;
+}
+
+/* == 3.9 ROTATIONS FILE == */
+
+/* A safetensors file:
+
+       8 bytes   N, little endian
+       N bytes   {"__metadata__":{"oscar.version":"1.0",...},
+                  "layers.0.k.to":{"dtype":"F32","shape":[8,128,128],"data_offsets":[0,524288]},...}   and spaces
+       the rest  the tensors in the order of their offsets, without gaps; F32, little endian, row-major
+
+   Metadata are written in the order of their keys; tensors by layer and place (oscar__slots), unknown ones after them
+   by name. So equal objects give equal bytes.
+
+   One way leads to an object: metadata and a list of tensors (oscar__table), from a file or from layers, are read by an
+   oscar__plan layer by layer, first to count the pairs, then, in the one allocation of the object, to bind them. */
+
+enum {
+    OSCAR__HEADER_MAX = 100000000,   /* bytes, as in the safetensors library */
+    OSCAR__LAYERS_MAX = 65536,
+    OSCAR__PAIRS_MAX = 1 << 18       /* of a file: a few bytes of metadata may ask for no more */
+};
+
+/* Places of a layer's tensors: side * 4 + role. V has no mean; its place is known so that it can be refused. */
+enum { OSCAR__TO, OSCAR__DUAL, OSCAR__MEAN, OSCAR__SPECTRUM, OSCAR__SLOTS = 8 };
+static const char *const oscar__slots[OSCAR__SLOTS] = {
+    "k.to", "k.dual", "k.mean", "k.spectrum", "v.to", "v.dual", "v.mean", "v.spectrum"
+};
+
+/* Metadata with one value, or one for each layer. The first six are fields of a side: field + 0 is K's, + 1 V's. */
+enum {
+    OSCAR__LIST_KIND = 0, OSCAR__LIST_BITS = 2, OSCAR__LIST_FIT = 4, OSCAR__LIST_CLIP = 6, OSCAR__LIST_GROUP = 8,
+    OSCAR__LIST_DIM = 10, OSCAR__LIST_HEADS = 12, OSCAR__LIST_PAGE_MEAN, OSCAR__LIST_FOLDED, OSCAR__LISTS
+};
+static const char *const oscar__list_keys[OSCAR__LISTS] = {
+    "oscar.k_kind", "oscar.v_kind", "oscar.k_bits", "oscar.v_bits", "oscar.fit_k", "oscar.fit_v", "oscar.clip_k",
+    "oscar.clip_v", "oscar.group_k", "oscar.group_v", "oscar.k_dim", "oscar.v_dim", "oscar.kv_heads",
+    "oscar.k_page_mean", "oscar.v_folded"
+};
+static const char *const oscar__kind_words[] = { "hadamard", "identity", "dense" };   /* as oscar_kind */
+static const char *const oscar__fit_words[] = { "unbiased", "clip" };                 /* as oscar_fit */
+
+/* -- the table: metadata and tensors; texts and shapes are offsets into `text` and `sizes` -- */
+
+enum { OSCAR__EXTRA = 0x7fffffff };   /* layer of a tensor that has no place: sorts after the others */
+
+typedef struct oscar__tensor {
+    size_t name, shape, rank;
+    size_t count;         /* numbers */
+    size_t begin;         /* byte in the file's data; of a file that is read */
+    int layer, slot;
+    float *data;          /* in an object */
+} oscar__tensor;
+
+typedef struct oscar__entry { size_t key, value; } oscar__entry;
+
+/* Filled twice by the same code: without memory it only counts. */
+typedef struct oscar__table {
+    char *text;
+    size_t *sizes;
+    oscar__tensor *tensors;
+    oscar__entry *entries;
+    size_t text_count, size_count, tensor_count, entry_count;
+    void *memory;
+    size_t bytes;
+} oscar__table;
+
+static void oscar__table_carve(oscar__table *t, oscar__carver *c)
+{
+    t->text = (char *)oscar__carve(c, t->text_count, 1);
+    t->sizes = (size_t *)oscar__carve(c, t->size_count, sizeof(size_t));
+    t->tensors = (oscar__tensor *)oscar__carve(c, t->tensor_count, sizeof(oscar__tensor));
+    t->entries = (oscar__entry *)oscar__carve(c, t->entry_count, sizeof(oscar__entry));
+}
+
+/* Memory for what was counted; the table is empty again. */
+static oscar_result oscar__table_alloc(oscar__table *t, const oscar_hooks *hooks)
+{
+    oscar__carver carver = { NULL, 0 };
+    oscar__table_carve(t, &carver);
+    t->bytes = carver.size;
+    t->memory = oscar__alloc(hooks, carver.size);
+    if (!t->memory)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_MEMORY, "no memory for %z bytes of tensor names and metadata", carver.size);
+    carver.base = (unsigned char *)t->memory;
+    carver.size = 0;
+    oscar__table_carve(t, &carver);
+    t->text_count = t->size_count = t->tensor_count = t->entry_count = 0;
+    return OSCAR_OK;
+}
+
+static void oscar__table_char(oscar__table *t, char c)
+{
+    if (t->text) t->text[t->text_count] = c;
+    t->text_count++;
+}
+
+static size_t oscar__table_string(oscar__table *t, const char *s)
+{
+    size_t start = t->text_count;
+    do oscar__table_char(t, *s); while (*s++);
+    return start;
+}
+
+static void oscar__table_size(oscar__table *t, size_t size)
+{
+    if (t->sizes) t->sizes[t->size_count] = size;
+    t->size_count++;
+}
+
+static void oscar__table_entry(oscar__table *t, size_t key, size_t value)
+{
+    if (t->entries) { t->entries[t->entry_count].key = key; t->entries[t->entry_count].value = value; }
+    t->entry_count++;
+}
+
+/* The last `rank` sizes are the shape. */
+static void oscar__table_tensor(oscar__table *t, size_t name, size_t rank, size_t count, size_t begin)
+{
+    if (t->tensors) {
+        oscar__tensor *tensor = &t->tensors[t->tensor_count];
+        memset(tensor, 0, sizeof *tensor);
+        tensor->name = name;
+        tensor->shape = t->size_count - rank;
+        tensor->rank = rank;
+        tensor->count = count;
+        tensor->begin = begin;
+    }
+    t->tensor_count++;
+}
+
+/* The layer and place of a tensor name: layers.I.k.to, I without leading zeros. */
+static void oscar__tensor_place(const char *name, int *layer, int *slot)
+{
+    int number = 0, digits = 0, i;
+    *layer = OSCAR__EXTRA;
+    *slot = 0;
+    if (strncmp(name, "layers.", 7) != 0) return;
+    for (name += 7; *name >= '0' && *name <= '9' && digits < 8; name++, digits++) number = number * 10 + (*name - '0');
+    if (!digits || *name != '.' || (digits > 1 && name[-digits] == '0')) return;
+    for (i = 0; i < OSCAR__SLOTS; i++)
+        if (!strcmp(name + 1, oscar__slots[i])) { *layer = number; *slot = i; }
+}
+
+typedef int (*oscar__order)(const oscar__table *t, const void *a, const void *b);
+
+static int oscar__compare(size_t a, size_t b) { return a < b ? -1 : a > b; }
+
+static int oscar__order_place(const oscar__table *t, const void *a, const void *b)
+{
+    const oscar__tensor *x = (const oscar__tensor *)a, *y = (const oscar__tensor *)b;
+    if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+    if (x->slot != y->slot) return x->slot < y->slot ? -1 : 1;
+    return strcmp(t->text + x->name, t->text + y->name);
+}
+
+static int oscar__order_begin(const oscar__table *t, const void *a, const void *b)
+{
+    const oscar__tensor *x = (const oscar__tensor *)a, *y = (const oscar__tensor *)b;
+    (void)t;
+    return x->begin != y->begin ? oscar__compare(x->begin, y->begin) : oscar__compare(x->count, y->count);
+}
+
+static int oscar__order_key(const oscar__table *t, const void *a, const void *b)
+{
+    const oscar__entry *x = (const oscar__entry *)a, *y = (const oscar__entry *)b;
+    return strcmp(t->text + x->key, t->text + y->key);
+}
+
+static void oscar__swap(unsigned char *a, unsigned char *b, size_t size)
+{
+    for (; size--; a++, b++) { unsigned char c = *a; *a = *b; *b = c; }
+}
+
+/* Heap sort: at most 2 n log2 n comparisons whatever a file holds, no memory. */
+static void oscar__sort(const oscar__table *t, void *base, size_t count, size_t each, oscar__order order)
+{
+    unsigned char *p = (unsigned char *)base;
+    size_t start = count / 2, end = count;
+    while (end > 1) {
+        size_t root, child;
+        if (start) start--;
+        else oscar__swap(p, p + --end * each, each);
+        for (root = start; (child = 2 * root + 1) < end; root = child) {
+            if (child + 1 < end && order(t, p + child * each, p + (child + 1) * each) < 0) child++;
+            if (order(t, p + root * each, p + child * each) >= 0) break;
+            oscar__swap(p + root * each, p + child * each, each);
+        }
+    }
+}
+
+/* Brings a filled table into the order of the file; names must differ. */
+static oscar_result oscar__table_sort(oscar__table *t, oscar_result bad, const oscar_hooks *hooks)
+{
+    size_t i;
+    for (i = 0; i < t->tensor_count; i++)
+        oscar__tensor_place(t->text + t->tensors[i].name, &t->tensors[i].layer, &t->tensors[i].slot);
+    oscar__sort(t, t->tensors, t->tensor_count, sizeof(oscar__tensor), oscar__order_place);
+    oscar__sort(t, t->entries, t->entry_count, sizeof(oscar__entry), oscar__order_key);
+    for (i = 1; i < t->tensor_count; i++)
+        if (!oscar__order_place(t, &t->tensors[i - 1], &t->tensors[i]))
+            return OSCAR__FAIL(hooks, bad, "rotations: two tensors have the same name");
+    for (i = 1; i < t->entry_count; i++)
+        if (!oscar__order_key(t, &t->entries[i - 1], &t->entries[i]))
+            return OSCAR__FAIL(hooks, bad, "rotations: a metadata key occurs twice");
+    return OSCAR_OK;
+}
+
+/* A metadata value of a sorted table, or NULL. */
+static const char *oscar__table_meta(const oscar__table *t, const char *key)
+{
+    size_t low = 0, high = t->entry_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(key, t->text + t->entries[middle].key);
+        if (!order) return t->text + t->entries[middle].value;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+/* -- texts and numbers -- */
+
+/* Bytes of the UTF-8 character at p; 0 if there is none (RFC 3629: shortest form, no surrogates, up to U+10FFFF). */
+static size_t oscar__utf8_length(const unsigned char *p, size_t available)
+{
+    size_t length = *p < 0x80 ? 1 : *p < 0xc2 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf5 ? 4 : 0, i;
+    if (length > available) return 0;
+    for (i = 1; i < length; i++) if ((p[i] & 0xc0) != 0x80) return 0;
+    if (length == 3 && ((*p == 0xe0 && p[1] < 0xa0) || (*p == 0xed && p[1] > 0x9f))) return 0;
+    if (length == 4 && ((*p == 0xf0 && p[1] < 0x90) || (*p == 0xf4 && p[1] > 0x8f))) return 0;
+    return length;
+}
+
+static int oscar__utf8_valid(const char *s)
+{
+    size_t left = strlen(s), length;
+    for (; left; s += length, left -= length) {
+        length = oscar__utf8_length((const unsigned char *)s, left);
+        if (!length) return 0;
+    }
+    return 1;
+}
+
+/* s as a JSON string. */
+static void oscar__put_json(oscar__text *t, const char *s)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    oscar__put_char(t, '"');
+    for (; *s; s++) {
+        const char *escape = strchr(from, *s);
+        if (escape) {
+            oscar__put_char(t, '\\');
+            oscar__put_char(t, to[escape - from]);
+        } else if ((unsigned char)*s < 0x20) {
+            oscar__put_string(t, *s < 0x10 ? "\\u000" : "\\u001");
+            oscar__put_char(t, "0123456789abcdef"[*s & 15]);
+        } else oscar__put_char(t, *s);
+    }
+    oscar__put_char(t, '"');
+}
+
+/* Part of a text: an item of a list. */
+typedef struct oscar__span { const char *at; size_t length; } oscar__span;
+
+/* Whether span is one of `count` words; then *index is its number. */
+static int oscar__span_word(oscar__span span, const char *const *words, int count, int *index)
+{
+    int i;
+    for (i = 0; i < count; i++)
+        if (strlen(words[i]) == span.length && !memcmp(words[i], span.at, span.length)) { *index = i; return 1; }
+    return 0;
+}
+
+/* A decimal number: 12, -1, 0.96, 1e-05. Up to 15 digits with up to 22 places give the nearest double, since an exact
+   integer is divided by an exact power of ten. Independent of the locale. */
+static int oscar__span_real(oscar__span span, double *value)
+{
+    const char *p = span.at, *end = p + span.length;
+    uint64_t mantissa = 0;
+    int negative = 0, exponent = 0, digits = 0, places = 0, point = 0, i;
+    double scale = 1;
+    if (p < end && *p == '-') { negative = 1; p++; }
+    for (; p < end && ((*p >= '0' && *p <= '9') || (*p == '.' && !point && digits)); p++) {
+        if (*p == '.') { point = 1; continue; }
+        if (mantissa > 99999999999999999u) return 0;
+        mantissa = mantissa * 10 + (uint64_t)(*p - '0');
+        digits++;
+        places += point;
+    }
+    if (!digits || (point && !places)) return 0;
+    if (p < end && (*p == 'e' || *p == 'E')) {
+        int minus = ++p < end && *p == '-';
+        if (p < end && (*p == '-' || *p == '+')) p++;
+        if (p == end) return 0;
+        for (; p < end && *p >= '0' && *p <= '9' && exponent < 1000; p++) exponent = exponent * 10 + (*p - '0');
+        if (minus) exponent = -exponent;
+    }
+    if (p != end) return 0;
+    exponent -= places;
+    for (i = exponent < 0 ? -exponent : exponent; i > 0 && scale <= DBL_MAX; i--) scale *= 10;
+    *value = exponent < 0 ? (double)mantissa / scale : (double)mantissa * scale;
+    if (negative) *value = -*value;
+    return *value <= DBL_MAX && *value >= -DBL_MAX;
+}
+
+/* value, 0 < value < 1, with as few places (up to 15) as oscar__span_real needs to give it back. */
+static void oscar__put_fraction(oscar__text *t, double value)
+{
+    double power = 1, mantissa = 0;
+    int places;
+    for (places = 1; places <= 15; places++) {
+        power *= 10;
+        mantissa = floor(value * power + 0.5);
+        if (!(mantissa / power < value) && !(mantissa / power > value)) break;
+    }
+    if (mantissa < 1) mantissa = 1;
+    if (mantissa > power - 1) mantissa = power - 1;
+    oscar__put_string(t, "0.");
+    for (power /= 10; power >= 1; power /= 10) oscar__put_char(t, (char)('0' + (int)fmod(floor(mantissa / power), 10)));
+}
+
+/* -- JSON: an object of objects, nothing deeper, so no recursion -- */
+
+typedef struct oscar__json {
+    const unsigned char *at, *end;
+    const char *error;
+    oscar__table *table;
+    char word[16];   /* the last string, if it has at most 15 bytes, else empty */
+} oscar__json;
+
+static int oscar__json_fail(oscar__json *j, const char *error)
+{
+    if (!j->error) j->error = error;
+    return 0;
+}
+
+/* Takes c if it is next, after white space. */
+static int oscar__json_next(oscar__json *j, char c)
+{
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t')) j->at++;
+    if (j->at == j->end || *j->at != (unsigned char)c) return 0;
+    j->at++;
+    return 1;
+}
+
+static int oscar__json_hex4(oscar__json *j, uint32_t *value)
+{
+    int i;
+    *value = 0;
+    for (i = 0; i < 4; i++, j->at++) {
+        int c = j->at < j->end ? *j->at : 0;
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                  : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0) return 0;
+        *value = *value * 16 + (uint32_t)digit;
+    }
+    return 1;
+}
+
+/* The character of an escape, as UTF-8; returns its bytes, 0 if it is none. U+0000 would end a C string: refused. */
+static size_t oscar__json_escape(oscar__json *j, unsigned char utf8[4])
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    const char *simple;
+    uint32_t c, low;
+    j->at++;
+    if (j->at == j->end) return 0;
+    simple = *j->at ? strchr(from, *j->at) : NULL;
+    if (simple) {
+        j->at++;
+        utf8[0] = (unsigned char)to[simple - from];
+        return 1;
+    }
+    if (*j->at++ != 'u' || !oscar__json_hex4(j, &c) || c == 0 || (c >= 0xdc00 && c < 0xe000)) return 0;
+    if (c >= 0xd800 && c < 0xdc00) {
+        if (j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u') return 0;
+        j->at += 2;
+        if (!oscar__json_hex4(j, &low) || low < 0xdc00 || low >= 0xe000) return 0;
+        c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
+    }
+    if (c < 0x80) { utf8[0] = (unsigned char)c; return 1; }
+    {
+        size_t length = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4, i;
+        for (i = length; i-- > 1; c >>= 6) utf8[i] = (unsigned char)(0x80 | (c & 0x3f));
+        utf8[0] = (unsigned char)((0xf00u >> length & 0xf0) | c);
+        return length;
+    }
+}
+
+/* A string, which is appended to the table's text with a 0 at its end. */
+static int oscar__json_string(oscar__json *j)
+{
+    size_t total = 0, length, i;
+    if (!oscar__json_next(j, '"')) return oscar__json_fail(j, "a string is expected");
+    for (;;) {
+        unsigned char utf8[4] = { 0, 0, 0, 0 };
+        if (j->at == j->end) return oscar__json_fail(j, "a string has no end");
+        if (*j->at == '"') break;
+        if (*j->at == '\\') length = oscar__json_escape(j, utf8);
+        else {
+            length = *j->at < 0x20 ? 0 : oscar__utf8_length(j->at, (size_t)(j->end - j->at));
+            memcpy(utf8, j->at, length);
+            j->at += length;
+        }
+        if (!length) return oscar__json_fail(j, "a string is not valid (control character, escape or UTF-8)");
+        for (i = 0; i < length; i++, total++) {
+            if (total < sizeof j->word - 1) j->word[total] = (char)utf8[i];
+            oscar__table_char(j->table, (char)utf8[i]);
+        }
+    }
+    j->at++;
+    oscar__table_char(j->table, 0);
+    j->word[total < sizeof j->word ? total : 0] = 0;
+    return 1;
+}
+
+/* A string that is a word of the format and not kept: it is in j->word. */
+static int oscar__json_word(oscar__json *j)
+{
+    size_t start = j->table->text_count;
+    int ok = oscar__json_string(j);
+    j->table->text_count = start;
+    return ok;
+}
+
+static int oscar__json_size(oscar__json *j, size_t *value)
+{
+    const unsigned char *start;
+    if (oscar__json_next(j, '-')) return oscar__json_fail(j, "a size is negative");
+    start = j->at;
+    for (*value = 0; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
+        *value = oscar__add(oscar__mul(*value, 10), (size_t)(*j->at - '0'));
+        if (*value == OSCAR__SIZE_MAX) return oscar__json_fail(j, "a size is too large");
+    }
+    if (j->at == start) return oscar__json_fail(j, "a size is expected");
+    return (*start == '0' && j->at - start > 1) ? oscar__json_fail(j, "a size has leading zeros") : 1;
+}
+
+/* [sizes], kept; *rank: how many, *count: their product. */
+static int oscar__json_shape(oscar__json *j, size_t *rank, size_t *count)
+{
+    size_t size;
+    *rank = 0;
+    *count = 1;
+    if (!oscar__json_next(j, '[')) return oscar__json_fail(j, "shape must be a list");
+    if (oscar__json_next(j, ']')) return 1;
+    do {
+        if (!oscar__json_size(j, &size)) return 0;
+        oscar__table_size(j->table, size);
+        ++*rank;
+        *count = oscar__mul(*count, size);
+    } while (oscar__json_next(j, ','));
+    return oscar__json_next(j, ']') ? 1 : oscar__json_fail(j, "shape must end in ]");
+}
+
+/* {"dtype":"F32","shape":[...],"data_offsets":[begin,end]}, in any order. */
+static int oscar__json_tensor(oscar__json *j, size_t name)
+{
+    size_t rank = 0, count = 0, begin = 0, end = 0;
+    unsigned seen = 0, field;
+    if (!oscar__json_next(j, '{')) return oscar__json_fail(j, "a tensor must be an object");
+    do {
+        if (!oscar__json_word(j)) return 0;
+        field = !strcmp(j->word, "dtype") ? 1u : !strcmp(j->word, "shape") ? 2u
+              : !strcmp(j->word, "data_offsets") ? 4u : 0u;
+        if (!field || (seen & field)) return oscar__json_fail(j, "a tensor has an unknown or repeated field");
+        seen |= field;
+        if (!oscar__json_next(j, ':')) return oscar__json_fail(j, "a colon is expected");
+        if (field == 1) {
+            if (!oscar__json_word(j)) return 0;
+            if (strcmp(j->word, "F32")) return oscar__json_fail(j, "every tensor must have dtype F32");
+        } else if (field == 2) {
+            if (!oscar__json_shape(j, &rank, &count)) return 0;
+        } else {
+            if (!oscar__json_next(j, '[') || !oscar__json_size(j, &begin) || !oscar__json_next(j, ',')
+                || !oscar__json_size(j, &end) || !oscar__json_next(j, ']'))
+                return oscar__json_fail(j, "data_offsets must be a list of two sizes");
+        }
+    } while (oscar__json_next(j, ','));
+    if (!oscar__json_next(j, '}')) return oscar__json_fail(j, "a tensor must end in }");
+    if (seen != 7) return oscar__json_fail(j, "a tensor lacks dtype, shape or data_offsets");
+    if (end < begin || end - begin != oscar__mul(count, 4))
+        return oscar__json_fail(j, "data_offsets do not fit the shape of a tensor");
+    oscar__table_tensor(j->table, name, rank, count, begin);
+    return 1;
+}
+
+static int oscar__json_metadata(oscar__json *j)
+{
+    if (!oscar__json_next(j, '{')) return oscar__json_fail(j, "__metadata__ must be an object");
+    if (oscar__json_next(j, '}')) return 1;
+    do {
+        size_t key = j->table->text_count, value;
+        if (!oscar__json_string(j)) return 0;
+        if (!oscar__json_next(j, ':')) return oscar__json_fail(j, "a colon is expected");
+        value = j->table->text_count;
+        if (!oscar__json_string(j)) return 0;
+        oscar__table_entry(j->table, key, value);
+    } while (oscar__json_next(j, ','));
+    return oscar__json_next(j, '}') ? 1 : oscar__json_fail(j, "__metadata__ must end in }");
+}
+
+static int oscar__json_header(oscar__json *j)
+{
+    int metadata = 0;
+    if (j->at == j->end || *j->at++ != '{') return oscar__json_fail(j, "the header must begin with {");
+    if (!oscar__json_next(j, '}')) {
+        do {
+            size_t name = j->table->text_count;
+            if (!oscar__json_string(j)) return 0;
+            if (!oscar__json_next(j, ':')) return oscar__json_fail(j, "a colon is expected");
+            if (strcmp(j->word, "__metadata__")) {
+                if (!oscar__json_tensor(j, name)) return 0;
+                continue;
+            }
+            j->table->text_count = name;
+            if (metadata++) return oscar__json_fail(j, "__metadata__ occurs twice");
+            if (!oscar__json_metadata(j)) return 0;
+        } while (oscar__json_next(j, ','));
+        if (!oscar__json_next(j, '}')) return oscar__json_fail(j, "the header must end in }");
+    }
+    (void)oscar__json_next(j, ' ');   /* skips white space */
+    return j->at == j->end ? 1 : oscar__json_fail(j, "something follows the header's last }");
+}
+
+/* Fills a table, or counts. */
+static oscar_result oscar__table_parse(oscar__table *t, const unsigned char *header, size_t size,
+                                       const oscar_hooks *hooks)
+{
+    oscar__json json;
+    memset(&json, 0, sizeof json);
+    json.at = header;
+    json.end = header + size;
+    json.table = t;
+    if (oscar__json_header(&json)) return OSCAR_OK;
+    return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: byte %z of the header: %s", (size_t)(json.at - header),
+                       json.error);
+}
+
+/* The tensors must cover the data without gap or overlap. */
+static oscar_result oscar__table_cover(oscar__table *t, size_t data_size, const oscar_hooks *hooks)
+{
+    size_t i, at = 0;
+    oscar__sort(t, t->tensors, t->tensor_count, sizeof(oscar__tensor), oscar__order_begin);
+    for (i = 0; i < t->tensor_count; i++) {
+        if (t->tensors[i].begin != at)
+            return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: tensors overlap or leave a gap at byte %z of the "
+                               "data", at);
+        at = oscar__add(at, oscar__mul(t->tensors[i].count, 4));
+    }
+    if (at != data_size)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: the tensors need %z bytes, but %z follow the header",
+                           at, data_size);
+    return OSCAR_OK;
+}
+
+/* oscar.version: MAJOR.MINOR. A larger minor version has keys that are not known here, which are kept. */
+static oscar_result oscar__version_check(const oscar__table *t, const oscar_hooks *hooks)
+{
+    const char *version = oscar__table_meta(t, "oscar.version"), *p = version;
+    int major = 0, digits[2] = { 0, 0 };
+    if (!version)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "not a rotations file: its metadata have no oscar.version");
+    for (; *p >= '0' && *p <= '9' && digits[0] < 8; p++, digits[0]++) major = major * 10 + (*p - '0');
+    if (*p == '.') for (p++; *p >= '0' && *p <= '9' && digits[1] < 8; p++) digits[1]++;
+    if (*p || !digits[0] || !digits[1])
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: oscar.version must be two numbers such as 1.0");
+    if (major != 1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_VERSION, "rotations: the file has version %i, this oscar.h reads version 1",
+                           major);
+    return OSCAR_OK;
+}
+
+/* -- the plan: what a table says, layer by layer -- */
+
+typedef struct oscar__plan {
+    const oscar__table *table;
+    const oscar_hooks *hooks;
+    oscar_result bad;
+    int layer_count, layer;            /* layer: the next one */
+    size_t tensor;                     /* its first tensor */
+    const char *list[OSCAR__LISTS];    /* its item and what follows; NULL: the file has no such key */
+    int single[OSCAR__LISTS];          /* one value for all layers */
+} oscar__plan;
+
+typedef struct oscar__planned {
+    oscar_layer layer;
+    int kind[2];                                   /* oscar_kind, -1 where the side has no pairs */
+    const oscar__tensor *tensor[OSCAR__SLOTS];
+} oscar__planned;
+
+static int *oscar__layer_dim(oscar_layer *l, int side) { return side ? &l->v_dim : &l->k_dim; }
+static int *oscar__layer_bits(oscar_layer *l, int side) { return side ? &l->v_bits : &l->k_bits; }
+
+static const char *oscar__side_name(int side) { return side ? "v" : "k"; }
+
+static oscar_result oscar__plan_start(oscar__plan *p, const oscar__table *t, oscar_result bad, const oscar_hooks *hooks)
+{
+    const char *text = oscar__table_meta(t, "oscar.layers");
+    size_t items[OSCAR__LISTS], count = 0, i;
+    double number;
+    memset(p, 0, sizeof *p);
+    p->table = t;
+    p->bad = bad;
+    p->hooks = hooks;
+    for (i = 0; i < OSCAR__LISTS; i++) {
+        const char *c = p->list[i] = oscar__table_meta(t, oscar__list_keys[i]);
+        for (items[i] = c ? 1 : 0; c && *c; c++) items[i] += *c == ',';
+        p->single[i] = items[i] == 1;
+        if (items[i] > 1 && items[i] > count) count = items[i];
+    }
+    for (i = 0; i < t->tensor_count && t->tensors[i].layer != OSCAR__EXTRA; i++)
+        if ((size_t)t->tensors[i].layer >= count) count = (size_t)t->tensors[i].layer + 1;
+    if (text) {
+        oscar__span span;
+        span.at = text;
+        span.length = strlen(text);
+        if (!oscar__span_real(span, &number) || !(number >= 1 && number <= (double)OSCAR__LAYERS_MAX)
+            || floor(number) < number)
+            return OSCAR__FAIL(hooks, bad, "rotations: oscar.layers must be a number from 1 to %i", OSCAR__LAYERS_MAX);
+        if ((size_t)number < count)
+            return OSCAR__FAIL(hooks, bad, "rotations: oscar.layers is %i, but %z layers have tensors or values",
+                               (int)number, count);
+        count = (size_t)number;
+    }
+    if (count < 1 || count > OSCAR__LAYERS_MAX)
+        return OSCAR__FAIL(hooks, bad, "rotations: %z layers, from 1 to %i are possible", count, OSCAR__LAYERS_MAX);
+    p->layer_count = (int)count;
+    for (i = 0; i < OSCAR__LISTS; i++)
+        if (items[i] > 1 && items[i] != count)
+            return OSCAR__FAIL(hooks, bad, "rotations: %s lists %z values for %z layers", oscar__list_keys[i], items[i],
+                               count);
+    return OSCAR_OK;
+}
+
+/* The item of a list for this layer; its length is 0 where the file does not tell. */
+static oscar__span oscar__plan_item(const oscar__plan *p, int list)
+{
+    oscar__span span = { "", 0 };
+    if (p->list[list]) span.at = p->list[list];
+    while (span.at[span.length] && span.at[span.length] != ',') span.length++;
+    return span;
+}
+
+/* *out stays as it is where the file does not tell. */
+static oscar_result oscar__plan_real(const oscar__plan *p, int list, double low, double high, double *out)
+{
+    oscar__span span = oscar__plan_item(p, list);
+    double value;
+    if (!span.length) return OSCAR_OK;
+    if (!oscar__span_real(span, &value) || value < low || value > high)
+        return OSCAR__FAIL(p->hooks, p->bad, "rotations: %s of layer %i must be a number from %g to %g",
+                           oscar__list_keys[list], p->layer, low, high);
+    *out = value;
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__plan_int(const oscar__plan *p, int list, int low, int high, int *out)
+{
+    double value = *out;
+    oscar_result result = oscar__plan_real(p, list, low, high, &value);
+    if (result) return result;
+    if (floor(value) < value)
+        return OSCAR__FAIL(p->hooks, p->bad, "rotations: %s of layer %i must be a whole number", oscar__list_keys[list],
+                           p->layer);
+    *out = (int)value;
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__plan_word(const oscar__plan *p, int list, const char *const *words, int count, int *out)
+{
+    oscar__span span = oscar__plan_item(p, list);
+    if (!span.length || oscar__span_word(span, words, count, out)) return OSCAR_OK;
+    return OSCAR__FAIL(p->hooks, p->bad, "rotations: %s of layer %i is not one of %s, %s%s%s", oscar__list_keys[list],
+                       p->layer, words[0], words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "");
+}
+
+/* The fields that metadata tell. */
+static oscar_result oscar__plan_settings(const oscar__plan *p, oscar__planned *out)
+{
+    oscar_layer *l = &out->layer;
+    int side, fit[2] = { 0, 0 }, page_mean = -1;
+    oscar_result r = oscar__plan_int(p, OSCAR__LIST_HEADS, 1, 65536, &l->kv_heads);
+    for (side = 0; side < 2 && !r; side++) {
+        out->kind[side] = -1;
+        r = oscar__plan_word(p, OSCAR__LIST_KIND + side, oscar__kind_words, 3, &out->kind[side]);
+        if (!r) r = oscar__plan_word(p, OSCAR__LIST_FIT + side, oscar__fit_words, 2, &fit[side]);
+        if (!r) r = oscar__plan_int(p, OSCAR__LIST_BITS + side, 2, 16, oscar__layer_bits(l, side));
+        if (!r) r = oscar__plan_real(p, OSCAR__LIST_CLIP + side, -1, 1, side ? &l->v_clip : &l->k_clip);
+        if (!r) r = oscar__plan_int(p, OSCAR__LIST_GROUP + side, 0, OSCAR__DIM_MAX, side ? &l->v_group : &l->k_group);
+        if (!r) r = oscar__plan_int(p, OSCAR__LIST_DIM + side, 16, OSCAR__DIM_MAX, oscar__layer_dim(l, side));
+    }
+    if (!r) r = oscar__plan_int(p, OSCAR__LIST_PAGE_MEAN, 0, 1, &page_mean);
+    if (!r) r = oscar__plan_int(p, OSCAR__LIST_FOLDED, 0, 1, &l->v_folded);
+    l->k_fit = (oscar_fit)fit[0];
+    l->v_fit = (oscar_fit)fit[1];
+    l->k_page_mean = page_mean < 0 ? 0 : page_mean ? 1 : -1;
+    return r;
+}
+
+/* kv_heads from the tensors, where metadata do not tell: a mean has one row a head, other tensors may be shared. */
+static void oscar__plan_heads(const oscar__plan *p, oscar__planned *out)
+{
+    size_t heads = 0;
+    int i, told = 0;
+    if (out->layer.kv_heads) return;
+    for (i = 0; i < OSCAR__SLOTS; i++) {
+        const oscar__tensor *t = out->tensor[i];
+        size_t first = t && t->rank ? p->table->sizes[t->shape] : 0;
+        if (first > heads) heads = first;
+        if (first && i % 4 == OSCAR__MEAN) told = 1;
+    }
+    if (heads > 65536) return;   /* the shape check refuses it */
+    out->layer.kv_heads = (int)heads;
+    if (heads == 1 && !told)
+        OSCAR__WARN(p->hooks, "rotations: layer %i has shared matrices and the file does not tell oscar.kv_heads: it "
+                    "counts as 1 KV head", p->layer);
+}
+
+/* Every tensor must have the layer's shape: matrices [heads or 1][D][D], mean [heads][D], spectrum [heads or 1][D]. */
+static oscar_result oscar__plan_shapes(const oscar__plan *p, oscar__planned *out)
+{
+    int i;
+    oscar__plan_heads(p, out);
+    for (i = 0; i < OSCAR__SLOTS; i++) {
+        const oscar__tensor *t = out->tensor[i], *matrix = out->tensor[i / 4 * 4 + OSCAR__TO];
+        const size_t *shape = t ? p->table->sizes + t->shape : NULL;
+        int *dim = oscar__layer_dim(&out->layer, i / 4), role = i % 4;
+        size_t rank = role == OSCAR__TO || role == OSCAR__DUAL ? 3 : 2;
+        if (!t) continue;
+        if (i == 4 + OSCAR__MEAN)
+            return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.v.mean: only K has a mean", p->layer);
+        if (!*dim && t->rank == rank && shape[1] <= OSCAR__DIM_MAX) *dim = (int)shape[1];
+        if (t->rank != rank || !oscar__dim_valid(*dim) || shape[1] != (size_t)*dim || shape[rank - 1] != (size_t)*dim
+            || !shape[0] || (shape[0] != (size_t)out->layer.kv_heads && (shape[0] != 1 || role == OSCAR__MEAN)))
+            return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.%s has a wrong shape (%i heads, dimension %i)",
+                               p->layer, oscar__slots[i], out->layer.kv_heads, *dim);
+        if (role == OSCAR__DUAL && (!matrix || p->table->sizes[matrix->shape] != shape[0]))
+            return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.%s needs a `to` of the same shape", p->layer,
+                               oscar__slots[i]);
+    }
+    return OSCAR_OK;
+}
+
+/* Kinds and tensors must agree. A side without both has 16 bits. */
+static oscar_result oscar__plan_kinds(const oscar__plan *p, oscar__planned *out)
+{
+    int side;
+    for (side = 0; side < 2; side++) {
+        const oscar__tensor *const *t = out->tensor + 4 * side;
+        const char *name = oscar__side_name(side);
+        if (out->kind[side] < 0 && t[OSCAR__TO]) out->kind[side] = OSCAR_DENSE;
+        if (out->kind[side] < 0) {
+            if (t[OSCAR__MEAN] || t[OSCAR__SPECTRUM])
+                return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.%s has tensors, but no matrix and no "
+                                   "oscar.%s_kind", p->layer, name, name);
+            *oscar__layer_bits(&out->layer, side) = 16;
+        } else if ((out->kind[side] == OSCAR_DENSE) != (t[OSCAR__TO] != NULL)) {
+            return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.%s.to does not fit oscar.%s_kind: kind dense has "
+                               "a matrix, the others have none", p->layer, name, name);
+        } else if (out->kind[side] == OSCAR_IDENTITY
+                   && (!out->layer.kv_heads || !*oscar__layer_dim(&out->layer, side))) {
+            return OSCAR__FAIL(p->hooks, p->bad, "rotations: layer %i has oscar.%s_kind identity and no shape: give "
+                               "oscar.kv_heads and oscar.%s_dim", p->layer, name, name);
+        }
+    }
+    return OSCAR_OK;
+}
+
+/* Checks the settings by the rules of oscar_layer_resolve; a shape that the file does not tell counts as a fitting
+   one. */
+static oscar_result oscar__plan_resolve(const oscar__plan *p, const oscar_layer *l)
+{
+    oscar_layer trial = *l;
+    trial.q_heads = trial.kv_heads = 1;
+    if (!trial.k_dim) trial.k_dim = trial.k_group ? trial.k_group : 16;
+    if (!trial.v_dim) trial.v_dim = trial.v_group ? trial.v_group : 16;
+    if (trial.k_bits == 16) trial.k_bits = 2;   /* a group is checked also where it is not used */
+    if (trial.v_bits == 16) trial.v_bits = 2;
+    if (!oscar_layer_resolve(&trial, p->hooks, &trial)) return OSCAR_OK;
+    return OSCAR__FAIL(p->hooks, p->bad, "rotations: layer %i is not valid", p->layer);
+}
+
+/* Reads the next layer. */
+static oscar_result oscar__plan_next(oscar__plan *p, oscar__planned *out)
+{
+    const oscar__table *t = p->table;
+    oscar_result result;
+    int i;
+    memset(out, 0, sizeof *out);
+    for (; p->tensor < t->tensor_count && t->tensors[p->tensor].layer == p->layer; p->tensor++)
+        out->tensor[t->tensors[p->tensor].slot] = &t->tensors[p->tensor];
+    result = oscar__plan_settings(p, out);
+    if (!result) result = oscar__plan_shapes(p, out);
+    if (!result) result = oscar__plan_kinds(p, out);
+    if (!result) result = oscar__plan_resolve(p, &out->layer);
+    for (i = 0; i < OSCAR__LISTS; i++) {
+        oscar__span item = oscar__plan_item(p, i);
+        if (p->list[i] && !p->single[i]) p->list[i] = item.at + item.length + (item.at[item.length] == ',');
+    }
+    p->layer++;
+    return result;
+}
+
+/* Pairs of a side; none where the shape is not known, which NULL expresses (HADAMARD). */
+static int oscar__planned_pairs(oscar__planned *planned, int side)
+{
+    return planned->kind[side] >= 0 && *oscar__layer_dim(&planned->layer, side) ? planned->layer.kv_heads : 0;
+}
+
+/* -- the object -- */
+
+struct oscar_rotations {
+    oscar_hooks hooks;
+    size_t bytes;
+    int layer_count;
+    oscar_layer *layers;
+    oscar_pair *pairs;
+    oscar__table table;   /* its memory is part of the object's */
+};
+
+static oscar_rotations *oscar__rotations_carve(oscar__carver *c, const oscar__table *from, int layers, size_t pairs)
+{
+    oscar_rotations head, *r = (oscar_rotations *)oscar__carve(c, 1, sizeof(oscar_rotations));
+    size_t i;
+    memset(&head, 0, sizeof head);
+    head.table = *from;
+    head.layer_count = layers;
+    head.layers = (oscar_layer *)oscar__carve(c, (size_t)layers, sizeof(oscar_layer));
+    head.pairs = (oscar_pair *)oscar__carve(c, pairs, sizeof(oscar_pair));
+    oscar__table_carve(&head.table, c);
+    for (i = 0; i < from->tensor_count; i++) {
+        float *data = (float *)oscar__carve(c, from->tensors[i].count, sizeof(float));
+        if (!r) continue;
+        head.table.tensors[i] = from->tensors[i];
+        head.table.tensors[i].data = data;
+    }
+    if (!r) return NULL;
+    memcpy(head.table.text, from->text, from->text_count);
+    memcpy(head.table.sizes, from->sizes, from->size_count * sizeof(size_t));
+    memcpy(head.table.entries, from->entries, from->entry_count * sizeof(oscar__entry));
+    *r = head;
+    return r;
+}
+
+/* Whether all heads of a side have the same matrices in the same memory. */
+static int oscar__pairs_shared(const oscar_pair *pairs, int heads)
+{
+    int h;
+    for (h = 1; h < heads; h++) if (pairs[h].to != pairs[0].to || pairs[h].dual != pairs[0].dual) return 0;
+    return 1;
+}
+
+/* A tensor's numbers from the pairs of layers. A head without what other heads have gets what it stands for: B = F,
+   m = 0. */
+static void oscar__tensor_gather(const oscar_layer *layers, const oscar__tensor *t)
+{
+    const oscar_pair *pairs = t->slot < 4 ? layers[t->layer].k : layers[t->layer].v;
+    size_t dim = (size_t)pairs[0].dim, each = t->slot % 4 == OSCAR__MEAN ? dim : dim * dim, h;
+    for (h = 0; h < t->count / each; h++) {
+        const oscar_pair *pair = &pairs[h];
+        const float *from = t->slot % 4 == OSCAR__MEAN ? pair->mean
+                          : t->slot % 4 == OSCAR__DUAL && pair->dual ? pair->dual : pair->to;
+        if (from) memcpy(t->data + h * each, from, each * sizeof(float));
+        else memset(t->data + h * each, 0, each * sizeof(float));
+    }
+}
+
+static void oscar__tensor_scatter(const unsigned char *bytes, const oscar__tensor *t)
+{
+    size_t i;
+    for (i = 0; i < t->count; i++) t->data[i] = oscar__float_of_bits(oscar__get32(bytes + t->begin + 4 * i));
+}
+
+/* How far f^T b is from the identity, in units of what is accepted: 1e-3, and what rounding f and b to float explains
+   where their columns are long. */
+static double oscar__dual_error(int dim, const float *f, const float *b)
+{
+    double f_length[OSCAR__DIM_MAX], b_length[OSCAR__DIM_MAX], sum[OSCAR__DIM_MAX], worst = 0;
+    int i, j, k;
+    for (j = 0; j < dim; j++) f_length[j] = b_length[j] = 0;
+    for (k = 0; k < dim; k++)
+        for (j = 0; j < dim; j++) {
+            f_length[j] += (double)f[k * dim + j] * (double)f[k * dim + j];
+            b_length[j] += (double)b[k * dim + j] * (double)b[k * dim + j];
+        }
+    for (i = 0; i < dim; i++) {
+        for (j = 0; j < dim; j++) sum[j] = i == j ? -1 : 0;
+        for (k = 0; k < dim; k++) {
+            double factor = (double)f[k * dim + i];
+            const float *row = b + k * dim;
+            for (j = 0; j < dim; j++) sum[j] += factor * (double)row[j];
+        }
+        for (j = 0; j < dim; j++) {
+            double error = fabs(sum[j]) / (1e-3 + 1e-6 * sqrt(f_length[i] * b_length[j]));
+            if (error > worst) worst = error;
+        }
+    }
+    return worst;
+}
+
+/* Checks a pair's matrices and sets its norm. */
+static oscar_result oscar__pair_measure(const oscar_rotations *r, oscar_result bad, int layer, int side, int head,
+                                        oscar_pair *pair)
+{
+    double error = oscar__dual_error(pair->dim, pair->to, pair->dual ? pair->dual : pair->to);
+    if (error > 1)
+        return OSCAR__FAIL(&r->hooks, bad, "rotations: layers.%i.%s of head %i is %s: %g times the accepted error",
+                           layer, oscar__side_name(side), head, pair->dual
+                           ? "no pair, dual is not the inverse of to, transposed" : "not orthogonal and has no dual",
+                           error);
+    if (pair->dual) pair->norm = oscar__matrix_norm(pair->dim, pair->to);
+    if (!oscar__finite(&pair->norm, 1))
+        return OSCAR__FAIL(&r->hooks, bad, "rotations: layers.%i.%s.to of head %i is too large", layer,
+                           oscar__side_name(side), head);
+    return OSCAR_OK;
+}
+
+/* Makes the pairs of one side of a layer, at `pairs`. */
+static oscar_result oscar__pairs_bind(const oscar_rotations *r, oscar_result bad, int layer, oscar__planned *planned,
+                                      int side, oscar_pair *pairs)
+{
+    const oscar__tensor *const *t = planned->tensor + 4 * side;
+    int dim = *oscar__layer_dim(&planned->layer, side), heads = oscar__planned_pairs(planned, side), h;
+    size_t matrix = (size_t)dim * (size_t)dim;
+    int shared = t[OSCAR__TO] && r->table.sizes[t[OSCAR__TO]->shape] == 1;
+    for (h = 0; h < heads; h++) {
+        oscar_pair *pair = &pairs[h];
+        size_t at = shared ? 0 : (size_t)h * matrix;
+        memset(pair, 0, sizeof *pair);
+        pair->kind = (oscar_kind)planned->kind[side];
+        pair->dim = dim;
+        pair->norm = shared && h ? pairs[0].norm : 1;
+        if (t[OSCAR__TO]) pair->to = t[OSCAR__TO]->data + at;
+        if (t[OSCAR__DUAL]) pair->dual = t[OSCAR__DUAL]->data + at;
+        if (t[OSCAR__MEAN]) pair->mean = t[OSCAR__MEAN]->data + (size_t)h * (size_t)dim;
+        if (pair->to && !(shared && h)) {
+            oscar_result result = oscar__pair_measure(r, bad, layer, side, h, pair);
+            if (result) return result;
+        }
+    }
+    return OSCAR_OK;
+}
+
+/* Fills an object whose table stands: numbers, layers, pairs. */
+static oscar_result oscar__rotations_bind(oscar_rotations *r, const unsigned char *bytes, const oscar_layer *layers,
+                                          oscar_result bad)
+{
+    const oscar__table *t = &r->table;
+    oscar_pair *pairs = r->pairs;
+    oscar__plan plan;
+    oscar__planned planned;
+    oscar_result result;
+    size_t i;
+    int layer, side;
+    for (i = 0; i < t->tensor_count; i++) {
+        if (bytes) oscar__tensor_scatter(bytes, &t->tensors[i]);
+        else oscar__tensor_gather(layers, &t->tensors[i]);
+        if (oscar__finite(t->tensors[i].data, t->tensors[i].count)) continue;
+        if (t->tensors[i].layer == OSCAR__EXTRA)
+            return OSCAR__FAIL(&r->hooks, bad, "rotations: a tensor that is not known here holds NaN or infinity");
+        return OSCAR__FAIL(&r->hooks, bytes ? bad : OSCAR_ERR_NUMERIC, "rotations: layers.%i.%s holds NaN or infinity",
+                           t->tensors[i].layer, oscar__slots[t->tensors[i].slot]);
+    }
+    result = oscar__plan_start(&plan, t, bad, NULL);   /* it was read before: whatever it has to say is said */
+    for (layer = 0; layer < r->layer_count && !result; layer++) {
+        result = oscar__plan_next(&plan, &planned);
+        for (side = 0; side < 2 && !result; side++) {
+            int heads = oscar__planned_pairs(&planned, side);
+            result = oscar__pairs_bind(r, bad, layer, &planned, side, pairs);
+            if (!heads) continue;
+            if (side) planned.layer.v = pairs;
+            else planned.layer.k = pairs;
+            pairs += heads;
+        }
+        r->layers[layer] = planned.layer;
+    }
+    return result;
+}
+
+/* Makes an object from a sorted table. The numbers come from bytes (a file's data), or from layers. */
+static oscar_result oscar__rotations_build(const oscar__table *table, const unsigned char *bytes,
+                                           const oscar_layer *layers, oscar_result bad, const oscar_hooks *hooks,
+                                           oscar_rotations **out)
+{
+    oscar__plan plan;
+    oscar__planned planned;
+    oscar__carver carver = { NULL, 0 };
+    oscar_rotations *r;
+    size_t pairs = 0, size;
+    oscar_result result = oscar__plan_start(&plan, table, bad, hooks);
+    while (!result && plan.layer < plan.layer_count) {
+        result = oscar__plan_next(&plan, &planned);
+        if (result) break;
+        pairs += (size_t)oscar__planned_pairs(&planned, 0) + (size_t)oscar__planned_pairs(&planned, 1);
+        if (pairs > OSCAR__PAIRS_MAX)
+            result = OSCAR__FAIL(hooks, bad, "rotations: more than %i pairs in all layers", OSCAR__PAIRS_MAX);
+    }
+    if (result) return result;
+    (void)oscar__rotations_carve(&carver, table, plan.layer_count, pairs);
+    size = carver.size;
+    carver.base = (unsigned char *)oscar__alloc(hooks, size);
+    if (!carver.base) return OSCAR__FAIL(hooks, OSCAR_ERR_MEMORY, "no memory for rotations of %z bytes", size);
+    carver.size = 0;
+    r = oscar__rotations_carve(&carver, table, plan.layer_count, pairs);
+    r->bytes = size;
+    if (hooks) r->hooks = *hooks;
+    result = oscar__rotations_bind(r, bytes, layers, bad);
+    if (result) oscar_rotations_destroy(r);
+    else *out = r;
+    return result;
+}
+
+OSCAR_API void oscar_rotations_destroy(oscar_rotations *rotations)
+{
+    oscar_hooks hooks;
+    if (!rotations) return;
+    hooks = rotations->hooks;
+    oscar__carver_free(&hooks, rotations, rotations->bytes);
+}
+
+/* -- from layers -- */
+
+/* The item of a list for a layer. Defaults are written out, so that a file says what it means. UNBIASED does not use
+   the clip: its default is written then, also for "off", so that a cache which sets only the fit clips as usual. */
+static void oscar__put_setting(oscar__text *t, int list, const oscar_layer *l)
+{
+    int side = list & 1, dim = side && l->v_dim ? l->v_dim : l->k_dim;
+    const oscar_pair *pairs = side ? l->v : l->k;
+    int bits = side ? l->v_bits : l->k_bits, group = side ? l->v_group : l->k_group;
+    double clip = side ? l->v_clip : l->k_clip;
+    oscar_fit fit = side ? l->v_fit : l->k_fit;
+    if (list >= OSCAR__LIST_HEADS) {
+        oscar__put_integer(t, list == OSCAR__LIST_HEADS ? l->kv_heads
+                              : list == OSCAR__LIST_PAGE_MEAN ? l->k_page_mean >= 0 : l->v_folded != 0);
+        return;
+    }
+    switch (list - side) {
+    case OSCAR__LIST_KIND:
+        if (pairs || bits != 16) oscar__put_string(t, oscar__kind_words[pairs ? pairs[0].kind : OSCAR_HADAMARD]);
+        break;
+    case OSCAR__LIST_BITS: oscar__put_integer(t, bits ? bits : 2); break;
+    case OSCAR__LIST_FIT: oscar__put_string(t, oscar__fit_words[fit]); break;
+    case OSCAR__LIST_GROUP: oscar__put_integer(t, group ? group : dim); break;
+    case OSCAR__LIST_DIM: oscar__put_integer(t, dim); break;
+    default:
+        if (fit == OSCAR_CLIP && (clip < 0 || clip >= 1)) oscar__put_string(t, "-1");
+        else oscar__put_fraction(t, clip > 0 && clip < 1 ? clip : side ? 0.92 : 0.96);
+    }
+}
+
+/* One value, or one for each layer where they differ; no entry where all are empty. */
+static void oscar__table_list(oscar__table *t, int list, const oscar_layer *layers, int count)
+{
+    char first[32], item[32];
+    size_t key = t->text_count, value;
+    int i, differ = 0;
+    for (i = 0; i < count; i++) {
+        oscar__text text = { NULL, 0, 0 };
+        text.out = i ? item : first;
+        text.capacity = sizeof item;
+        text.out[0] = 0;
+        oscar__put_setting(&text, list, &layers[i]);
+        if (i && strcmp(item, first)) differ = 1;
+    }
+    if (!differ && !first[0]) return;
+    (void)oscar__table_string(t, oscar__list_keys[list]);
+    value = t->text_count;
+    for (i = 0; i < (differ ? count : 1); i++) {
+        oscar__text text = { NULL, 0, 0 };
+        text.out = item;
+        text.capacity = sizeof item;
+        item[0] = 0;
+        oscar__put_setting(&text, list, &layers[i]);
+        if (i) t->text_count--;   /* over the 0 of the item before */
+        if (i) oscar__table_char(t, ',');
+        (void)oscar__table_string(t, item);
+    }
+    oscar__table_entry(t, key, value);
+}
+
+static void oscar__table_number(oscar__table *t, const char *key, int number)
+{
+    char digits[16];
+    oscar__text text = { NULL, 0, 0 };
+    size_t at = oscar__table_string(t, key);
+    text.out = digits;
+    text.capacity = sizeof digits;
+    oscar__put_integer(&text, number);
+    oscar__table_entry(t, at, oscar__table_string(t, digits));
+}
+
+/* One tensor of a layer: [heads][dim] or [heads][dim][dim]. */
+static void oscar__table_slot(oscar__table *t, int layer, int slot, int heads, int dim)
+{
+    char name[48];
+    oscar__text text = { NULL, 0, 0 };
+    size_t rank = slot % 4 == OSCAR__MEAN ? 2 : 3, each = (size_t)dim, i;
+    text.out = name;
+    text.capacity = sizeof name;
+    oscar__put_string(&text, "layers.");
+    oscar__put_integer(&text, layer);
+    oscar__put_char(&text, '.');
+    oscar__put_string(&text, oscar__slots[slot]);
+    oscar__table_size(t, (size_t)heads);
+    for (i = 1; i < rank; i++) oscar__table_size(t, (size_t)dim);
+    if (rank == 3) each *= (size_t)dim;
+    oscar__table_tensor(t, oscar__table_string(t, name), rank, oscar__mul((size_t)heads, each), 0);
+}
+
+/* Fills a table from layers, or counts. */
+static void oscar__table_describe(oscar__table *t, const oscar_layer *layers, int count, const char *const *metadata)
+{
+    int i, side, h;
+    size_t key = oscar__table_string(t, "oscar.version");
+    oscar__table_entry(t, key, oscar__table_string(t, "1.0"));
+    oscar__table_number(t, "oscar.layers", count);
+    for (i = 0; i < OSCAR__LISTS; i++) oscar__table_list(t, i, layers, count);
+    for (; metadata && *metadata; metadata += 2) {
+        key = oscar__table_string(t, metadata[0]);
+        oscar__table_entry(t, key, oscar__table_string(t, metadata[1]));
+    }
+    for (i = 0; i < count; i++)
+        for (side = 0; side < 2; side++) {
+            const oscar_pair *pairs = side ? layers[i].v : layers[i].k;
+            int heads = layers[i].kv_heads, duals = 0, means = 0;
+            for (h = 0; pairs && h < heads; h++) {
+                duals += pairs[h].dual != NULL;
+                means += pairs[h].mean != NULL;
+            }
+            if (pairs && pairs[0].kind == OSCAR_DENSE) {
+                int stored = oscar__pairs_shared(pairs, heads) ? 1 : heads;
+                oscar__table_slot(t, i, 4 * side + OSCAR__TO, stored, pairs[0].dim);
+                if (duals) oscar__table_slot(t, i, 4 * side + OSCAR__DUAL, stored, pairs[0].dim);
+            }
+            if (means) oscar__table_slot(t, i, 4 * side + OSCAR__MEAN, heads, pairs[0].dim);
+        }
+}
+
+/* What a layer must be to stand in a file. */
+static oscar_result oscar__layer_storable(const oscar_layer *l, int index, const oscar_hooks *hooks)
+{
+    oscar_layer trial = *l;
+    oscar_result result;
+    int side, h;
+    trial.q_heads = l->kv_heads;   /* not in the file: heads of q, window, scale, softcap */
+    trial.window = 0;
+    trial.scale = trial.softcap = 0;
+    if (trial.k_bits == 16) trial.k_bits = 2;   /* pairs are kept also where they are not used */
+    if (trial.v_bits == 16) trial.v_bits = 2;
+    result = oscar_layer_resolve(&trial, hooks, &trial);
+    if (result) return OSCAR__FAIL(hooks, result, "rotations: layers[%i] is not valid", index);
+    for (side = 0; side < 2; side++) {
+        const oscar_pair *pairs = side ? l->v : l->k;
+        for (h = 1; pairs && h < l->kv_heads; h++)
+            if (pairs[h].kind != pairs[0].kind)
+                return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "rotations: layers[%i].%s has pairs of different kinds: "
+                                   "all heads of a side must have one kind", index, oscar__side_name(side));
+    }
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__metadata_check(const char *const *metadata, const oscar_hooks *hooks)
+{
+    int i;
+    for (; metadata && *metadata; metadata += 2) {
+        const char *key = metadata[0];
+        int taken = !strcmp(key, "oscar.version") || !strcmp(key, "oscar.layers");
+        if (!metadata[1])
+            return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT,
+                               "rotations: metadata end after a key: give key, value, ..., NULL");
+        if (!oscar__utf8_valid(key) || !oscar__utf8_valid(metadata[1]))
+            return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "rotations: metadata must be UTF-8");
+        for (i = 0; i < OSCAR__LISTS; i++) if (!strcmp(key, oscar__list_keys[i])) taken = 1;
+        if (taken)
+            return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "rotations: %s is made from the layers, leave it out", key);
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_rotations_create(const oscar_layer *layers, int layer_count, const char *const *metadata,
+                                              const oscar_hooks *hooks, oscar_rotations **out)
+{
+    oscar__table table;
+    oscar_result result = oscar__hooks_check(hooks);
+    int i;
+    if (result) return result;
+    if (!layers || !out || layer_count < 1 || layer_count > OSCAR__LAYERS_MAX)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "rotations: give 1 to %i layers and a place for the result",
+                           OSCAR__LAYERS_MAX);
+    for (i = 0; i < layer_count && !result; i++) result = oscar__layer_storable(&layers[i], i, hooks);
+    if (!result) result = oscar__metadata_check(metadata, hooks);
+    if (result) return result;
+    memset(&table, 0, sizeof table);
+    oscar__table_describe(&table, layers, layer_count, metadata);
+    result = oscar__table_alloc(&table, hooks);
+    if (result) return result;
+    oscar__table_describe(&table, layers, layer_count, metadata);
+    result = oscar__table_sort(&table, OSCAR_ERR_ARGUMENT, hooks);
+    if (!result) result = oscar__rotations_build(&table, NULL, layers, OSCAR_ERR_ARGUMENT, hooks, out);
+    oscar__carver_free(hooks, table.memory, table.bytes);
+    return result;
+}
+
+/* -- accessors -- */
+
+OSCAR_API int oscar_rotations_count(const oscar_rotations *rotations) { return rotations ? rotations->layer_count : 0; }
+
+OSCAR_API oscar_result oscar_rotations_layer(const oscar_rotations *rotations, int layer, oscar_layer *out)
+{
+    if (!rotations || !out) return OSCAR_ERR_ARGUMENT;
+    if (layer < 0 || layer >= rotations->layer_count)
+        return OSCAR__FAIL(&rotations->hooks, OSCAR_ERR_ARGUMENT, "rotations: layer %i of %i", layer,
+                           rotations->layer_count);
+    *out = rotations->layers[layer];
+    return OSCAR_OK;
+}
+
+OSCAR_API const char *oscar_rotations_meta(const oscar_rotations *rotations, const char *key)
+{
+    return rotations && key ? oscar__table_meta(&rotations->table, key) : NULL;
+}
+
+OSCAR_API double oscar_rotations_similarity(const oscar_rotations *rotations, int layer, int head_a, int head_b)
+{
+    const oscar_layer *l;
+    const float *a, *b;
+    double total = 0;
+    int dim, i, j;
+    if (!rotations || layer < 0 || layer >= rotations->layer_count) return -1;
+    l = &rotations->layers[layer];
+    if (!l->k || head_a < 0 || head_b < 0 || head_a >= l->kv_heads || head_b >= l->kv_heads) return -1;
+    a = l->k[head_a].to;
+    b = l->k[head_b].to;
+    dim = l->k_dim;
+    if (!a || !b) return -1;
+    for (j = 0; j < dim; j++) {   /* the cosine between columns j */
+        double dot = 0, aa = 0, bb = 0;
+        for (i = 0; i < dim; i++) {
+            double x = (double)a[i * dim + j], y = (double)b[i * dim + j];
+            dot += x * y;
+            aa += x * x;
+            bb += y * y;
+        }
+        if (aa > 0 && bb > 0) total += fabs(dot) / sqrt(aa) / sqrt(bb);
+    }
+    return total / dim;
+}
+
+/* -- to and from bytes -- */
+
+static void oscar__put_header(oscar__text *out, const oscar__table *t)
+{
+    size_t i, k, at = 0;
+    oscar__put_string(out, "{\"__metadata__\":{");
+    for (i = 0; i < t->entry_count; i++) {
+        if (i) oscar__put_char(out, ',');
+        oscar__put_json(out, t->text + t->entries[i].key);
+        oscar__put_char(out, ':');
+        oscar__put_json(out, t->text + t->entries[i].value);
+    }
+    oscar__put_char(out, '}');
+    for (i = 0; i < t->tensor_count; i++) {
+        const oscar__tensor *tensor = &t->tensors[i];
+        oscar__put_char(out, ',');
+        oscar__put_json(out, t->text + tensor->name);
+        oscar__put_string(out, ":{\"dtype\":\"F32\",\"shape\":[");
+        for (k = 0; k < tensor->rank; k++) {
+            if (k) oscar__put_char(out, ',');
+            oscar__put_unsigned(out, t->sizes[tensor->shape + k]);
+        }
+        oscar__put_string(out, "],\"data_offsets\":[");
+        oscar__put_unsigned(out, at);
+        oscar__put_char(out, ',');
+        at += 4 * tensor->count;
+        oscar__put_unsigned(out, at);
+        oscar__put_string(out, "]}");
+    }
+    oscar__put_char(out, '}');
+}
+
+OSCAR_API oscar_result oscar_rotations_write(const oscar_rotations *rotations, void *out, size_t capacity, size_t *size)
+{
+    oscar__text text = { NULL, 0, 0 };
+    unsigned char *p = (unsigned char *)out;
+    const oscar__table *t;
+    size_t header, total, i, k;
+    if (!rotations || !size) return OSCAR_ERR_ARGUMENT;
+    t = &rotations->table;
+    oscar__put_header(&text, t);
+    header = oscar__align_up(text.len + 1, 8);   /* one space at least, which oscar__text takes for its closing 0 */
+    if (header > OSCAR__HEADER_MAX)
+        return OSCAR__FAIL(&rotations->hooks, OSCAR_ERR_ARGUMENT, "rotations: names and metadata need %z bytes, more "
+                           "than the %i that the format allows", header, OSCAR__HEADER_MAX);
+    total = 8 + header;
+    for (i = 0; i < t->tensor_count; i++) total += 4 * t->tensors[i].count;
+    *size = total;
+    if (!out) return OSCAR_OK;
+    if (capacity < total)
+        return OSCAR__FAIL(&rotations->hooks, OSCAR_ERR_MEMORY, "rotations: the file needs %z bytes, the buffer has %z",
+                           total, capacity);
+    oscar__put64(p, header);
+    text.out = (char *)p + 8;
+    text.capacity = header;
+    text.len = 0;
+    oscar__put_header(&text, t);
+    memset(p + 8 + text.len, ' ', header - text.len);
+    p += 8 + header;
+    for (i = 0; i < t->tensor_count; i++)
+        for (k = 0; k < t->tensors[i].count; k++, p += 4) oscar__put32(p, oscar__bits_of_float(t->tensors[i].data[k]));
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_rotations_read(const void *data, size_t size, const oscar_hooks *hooks,
+                                            oscar_rotations **out)
+{
+    const unsigned char *bytes = (const unsigned char *)data;
+    oscar__table table;
+    uint64_t header;
+    oscar_result result = oscar__hooks_check(hooks);
+    if (result) return result;
+    if (!data || !out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "rotations: data or out is NULL");
+    header = size < 8 ? 0 : oscar__get64(bytes);
+    if (header < 2 || header > OSCAR__HEADER_MAX || header > size - 8)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT,
+                           "rotations: %z bytes are no safetensors file, or not the whole of it", size);
+    memset(&table, 0, sizeof table);
+    result = oscar__table_parse(&table, bytes + 8, (size_t)header, hooks);
+    if (result) return result;
+    result = oscar__table_alloc(&table, hooks);
+    if (result) return result;
+    result = oscar__table_parse(&table, bytes + 8, (size_t)header, hooks);
+    if (!result) result = oscar__table_cover(&table, size - 8 - (size_t)header, hooks);
+    if (!result) result = oscar__table_sort(&table, OSCAR_ERR_FORMAT, hooks);
+    if (!result) result = oscar__version_check(&table, hooks);
+    if (!result)
+        result = oscar__rotations_build(&table, bytes + 8 + header, NULL, OSCAR_ERR_FORMAT, hooks, out);
+    oscar__carver_free(hooks, table.memory, table.bytes);
+    return result;
+}
+
+#if !defined(OSCAR_NO_STDIO)
+static FILE *oscar__open(const char *path, const char *mode)
+{
+#if defined(_MSC_VER)
+#  pragma warning(suppress: 4996)   /* the function it proposes is not in C99 */
+#endif
+    return fopen(path, mode);
+}
+
+/* Replaces `to` by `from`. */
+static int oscar__replace(const char *from, const char *to)
+{
+#if defined(_WIN32)
+    (void)remove(to);   /* rename does not replace a file there */
+#endif
+    return rename(from, to) == 0;
+}
+
+OSCAR_API oscar_result oscar_rotations_save(const oscar_rotations *rotations, const char *path)
+{
+    const oscar_hooks *hooks = rotations ? &rotations->hooks : NULL;
+    unsigned char *memory;
+    char *temporary;
+    size_t size, length, bytes;
+    FILE *file;
+    int ok;
+    oscar_result result;
+    if (!rotations || !path) return OSCAR_ERR_ARGUMENT;
+    result = oscar_rotations_write(rotations, NULL, 0, &size);
+    if (result) return result;
+    length = strlen(path);
+    bytes = oscar__add(size, length + 5);
+    memory = (unsigned char *)oscar__alloc(hooks, bytes);   /* the file, then its temporary name */
+    if (!memory) return OSCAR__FAIL(hooks, OSCAR_ERR_MEMORY, "rotations: no memory for a file of %z bytes", size);
+    temporary = (char *)memory + size;
+    memcpy(temporary, path, length);
+    memcpy(temporary + length, ".tmp", 5);
+    result = oscar_rotations_write(rotations, memory, size, &size);
+    file = result ? NULL : oscar__open(temporary, "wb");
+    if (!result && !file)
+        result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT,
+                             "rotations: cannot write to %s: is the folder there and writable?", temporary);
+    if (file) {
+        ok = fwrite(memory, 1, size, file) == size;
+        ok &= fflush(file) == 0;
+        ok &= fclose(file) == 0;
+        ok = ok && oscar__replace(temporary, path);
+        if (!ok) {
+            (void)remove(temporary);
+            result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: writing %s failed: is the disk full, or the path "
+                                 "a folder?", path);
+        }
+    }
+    oscar__free(hooks, memory, bytes);
+    return result;
+}
+
+/* The size of an open file of which 8 bytes can be read (a folder has none); 0 if that fails. */
+static size_t oscar__file_size(FILE *file)
+{
+    unsigned char start[8];
+    long size;
+    if (fread(start, 1, 8, file) != 8 || fseek(file, 0, SEEK_END)) return 0;
+    size = ftell(file);
+    return size < 8 || fseek(file, 0, SEEK_SET) ? 0 : (size_t)size;
+}
+
+OSCAR_API oscar_result oscar_rotations_load(const char *path, const oscar_hooks *hooks, oscar_rotations **out)
+{
+    void *memory = NULL;
+    size_t size;
+    FILE *file;
+    oscar_result result = oscar__hooks_check(hooks);
+    if (result) return result;
+    if (!path || !out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "rotations: path or out is NULL");
+    file = oscar__open(path, "rb");
+    if (!file) return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: cannot open %s", path);
+    size = oscar__file_size(file);
+    if (!size) result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: %s cannot be read or has no 8 bytes", path);
+    if (!result && !(memory = oscar__alloc(hooks, size)))
+        result = OSCAR__FAIL(hooks, OSCAR_ERR_MEMORY, "rotations: no memory for the %z bytes of %s", size, path);
+    if (!result && fread(memory, 1, size, file) != size)
+        result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: cannot read %s", path);
+    (void)fclose(file);
+    if (!result) result = oscar_rotations_read(memory, size, hooks, out);
+    oscar__free(hooks, memory, size);
+    return result;
+}
+#endif
+
+/* == 3.10 FOLDING == */
+
+/* v = x W^T, v' = v F = x (F^T W)^T: each column of a head's block of W, taken as a row, goes through F.
+   y = o W^T with o = o' B^T: y = o' (W B)^T: each row of a query head's block of W goes through B. */
+
+static oscar_result oscar__fold_check(const oscar_pair *pairs, int kv_heads)
+{
+    int h;
+    for (h = 0; h < kv_heads; h++) {
+        oscar_result result = oscar__pair_check(&pairs[h], pairs[0].dim, NULL);
+        if (result) return result;
+        if (pairs[h].mean) return OSCAR_ERR_SHAPE;
+    }
+    return OSCAR_OK;
+}
+
+/* The dim numbers at w, w + stride, ... as a row times the pair's matrix: m where it is DENSE. */
+static void oscar__fold_row(const oscar_pair *pair, const float *m, float *w, size_t stride)
+{
+    double x[OSCAR__DIM_MAX], y[OSCAR__DIM_MAX];
+    const double *result = x;
+    size_t dim = (size_t)pair->dim, i, j;
+    if (pair->kind == OSCAR_IDENTITY) return;
+    for (i = 0; i < dim; i++) { x[i] = (double)w[i * stride]; y[i] = 0; }
+    if (pair->kind == OSCAR_HADAMARD) oscar__fwht_double(pair->dim, x);
+    else {
+        for (i = 0; i < dim; i++)
+            for (j = 0; j < dim; j++) y[j] += x[i] * (double)m[i * dim + j];
+        result = y;
+    }
+    for (i = 0; i < dim; i++) w[i * stride] = (float)result[i];
+}
+
+OSCAR_API oscar_result oscar_fold_v(const oscar_pair *pairs, int kv_heads, size_t in_dim, float *w, float *bias)
+{
+    oscar_result result;
+    size_t column;
+    int h;
+    if (!pairs || kv_heads < 1 || kv_heads > 65536 || !in_dim || !w) return OSCAR_ERR_ARGUMENT;
+    result = oscar__fold_check(pairs, kv_heads);
+    if (result) return result;
+    for (h = 0; h < kv_heads; h++) {
+        size_t first = (size_t)h * (size_t)pairs[h].dim;
+        for (column = 0; column < in_dim; column++)
+            oscar__fold_row(&pairs[h], pairs[h].to, w + first * in_dim + column, in_dim);
+        if (bias) oscar__fold_row(&pairs[h], pairs[h].to, bias + first, 1);
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_fold_o(const oscar_pair *pairs, int kv_heads, int q_heads, size_t out_dim, float *w)
+{
+    oscar_result result;
+    size_t row, x, heads;
+    if (!pairs || kv_heads < 1 || kv_heads > 65536 || q_heads < 1 || q_heads % kv_heads || !out_dim || !w)
+        return OSCAR_ERR_ARGUMENT;
+    result = oscar__fold_check(pairs, kv_heads);
+    if (result) return result;
+    heads = (size_t)q_heads;
+    for (row = 0; row < out_dim; row++)
+        for (x = 0; x < heads; x++) {
+            const oscar_pair *pair = &pairs[x * (size_t)kv_heads / heads];
+            oscar__fold_row(pair, pair->dual ? pair->dual : pair->to, w + (row * heads + x) * (size_t)pair->dim, 1);
+        }
+    return OSCAR_OK;
+}
+
+/* == 3.11 ROW CODEC == */
+
+/* Rows of dim channels in groups; every sum, min and max is over a group, the clip threshold over the row.
+
+     UNBIASED   x^ = u s,  u = c - 1.5 (2 bits) or c - 7.5 (4 bits)       s = S(x,x) / S(x,u): <x^, x> = |x|^2
+     CLIP       x^ = lo + c s                                              s = (max - min) / 3 or 15, lo = min
+
+   An encoded row:  [codes, 4 or 2 a byte, low bits first][scale of each group][minimum of each group, CLIP only] */
+
+/* Steps t / r to try, from fine to coarse: the best step of a Gaussian row and its neighbours at a ratio of 1.1875. */
+static const float oscar__steps[2][4] = {
+    { 0.79656f, 0.945915f, 1.115184f, 1.29441f },     /* 2 bits */
+    { 0.26816f, 0.31844f, 0.375424f, 0.43576f }       /* 4 bits */
+};
+
+/* S(x, y): 16 fmaf chains, chain l over channels l, l + 16, ..., then a tree. n: a multiple of 16. */
+static OSCAR__NOINLINE float oscar__sum_products(int n, const float *x, const float *y)
+{
+    float lane[OSCAR__LANES];
+    int i, l, step;
+    for (l = 0; l < OSCAR__LANES; l++) lane[l] = 0.0f;
+    for (i = 0; i < n; i += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) lane[l] = fmaf(x[i + l], y[i + l], lane[l]);
+    for (step = OSCAR__LANES / 2; step; step /= 2)
+        for (l = 0; l < step; l++) lane[l] = OSCAR__F32(lane[l] + lane[l + step]);
+    return lane[0];
+}
+
+/* The rank-th smallest |x| (0-based), by bisection on the bits of |x|: their order is that of the values. */
+static float oscar__magnitude_of_rank(int n, const float *x, int rank)
+{
+    uint32_t low = 0, high = 0x7f800000;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int i, count = 0;
+        for (i = 0; i < n; i++) count += (oscar__bits_of_float(x[i]) & 0x7fffffff) <= middle;
+        if (count > rank) high = middle;
+        else low = middle + 1;
+    }
+    return oscar__float_of_bits(low);
+}
+
+OSCAR_API oscar_result oscar_clip_threshold(int n, const float *x, double ratio, float *tau)
+{
+    int i;
+    if (n < 1 || n > OSCAR__DIM_MAX) return OSCAR_ERR_SHAPE;
+    if (!x || !tau || ratio != ratio) return OSCAR_ERR_ARGUMENT;
+    for (i = 0; i < n; i++) if (x[i] != x[i]) return OSCAR_ERR_NUMERIC;
+    *tau = oscar__magnitude_of_rank(n, x, ratio > 0 && ratio < 1 ? (int)floor(ratio * n) : n - 1);
+    return OSCAR_OK;
+}
+
+OSCAR_API void oscar_pack2(size_t count, const unsigned char *codes, unsigned char *packed)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        unsigned before = i % 4 ? packed[i / 4] : 0u;
+        packed[i / 4] = (unsigned char)(before | (codes[i] & 3u) << (2 * (i % 4)));
+    }
+}
+
+OSCAR_API void oscar_unpack2(size_t count, const unsigned char *packed, unsigned char *codes)
+{
+    size_t i;
+    for (i = 0; i < count; i++) codes[i] = packed[i / 4] >> (2 * (i % 4)) & 3;
+}
+
+static void oscar__pack4(size_t count, const unsigned char *codes, unsigned char *packed)
+{
+    size_t i;
+    for (i = 0; i < count; i += 2) packed[i / 2] = (unsigned char)(codes[i] | codes[i + 1] << 4);
+}
+
+static void oscar__unpack4(size_t count, const unsigned char *packed, unsigned char *codes)
+{
+    size_t i;
+    for (i = 0; i < count; i++) codes[i] = packed[i / 2] >> (4 * (i % 2)) & 15;
+}
+
+/* What the encoder does with metadata beyond the storage type. REFUSE is for rows that come from outside; SATURATE for
+   rows that the cache has accepted, or decoded itself, where demotion must not fail. */
+typedef enum oscar__overflow { OSCAR__REFUSE, OSCAR__SATURATE } oscar__overflow;
+
+/* Rounds a scale or minimum to the metadata type; 0 if it overflows and must not. */
+static int oscar__metadata_round(oscar_type type, oscar__overflow overflow, float *x)
+{
+    float limit = type == OSCAR_F32 ? FLT_MAX : 65504.0f, rounded = *x;
+    if (type != OSCAR_F32) rounded = oscar__float_of_f16(oscar__f16_of_float(*x));
+    if (!(rounded <= limit && rounded >= -limit)) {
+        if (overflow == OSCAR__REFUSE) return 0;
+        rounded = rounded > 0 ? limit : rounded < 0 ? -limit : 0.0f;
+    }
+    *x = rounded;
+    return 1;
+}
+
+/* UNBIASED, one group: codes and the scale before rounding. */
+static OSCAR__NOINLINE float oscar__fit_unbiased(int n, int bits, const float *x, unsigned char *codes)
+{
+    const float *steps = oscar__steps[bits == 4];
+    float centre = bits == 2 ? 1.5f : 7.5f, u[OSCAR__DIM_MAX];
+    float xx = oscar__sum_products(n, x, x), r = OSCAR__F32(sqrtf(OSCAR__F32(xx / (float)n))), best = 0, best_xu = 0;
+    int a, i;
+    memset(codes, 0, (size_t)n);
+    for (a = 0; a < 4; a++) {
+        float t = OSCAR__F32(r * steps[a]), xu, uu, score;
+        if (!(t > 0)) return 0;
+        for (i = 0; i < n; i++) {
+            if (bits == 2) u[i] = (float)((x[i] >= -t) + (x[i] >= 0) + (x[i] >= t)) - centre;
+            else {
+                float level = floorf(OSCAR__F32(x[i] / t)) + 0.5f;
+                u[i] = level < -centre ? -centre : level > centre ? centre : level;
+            }
+        }
+        xu = oscar__sum_products(n, x, u);
+        uu = oscar__sum_products(n, u, u);
+        score = OSCAR__F32(OSCAR__F32(xu * xu) / uu);
+        if (a > 0 && !(score > best)) continue;
+        best = score;
+        best_xu = xu;
+        for (i = 0; i < n; i++) codes[i] = (unsigned char)(u[i] + centre);
+    }
+    return best_xu > 0 ? OSCAR__F32(xx / best_xu) : 0;
+}
+
+/* CLIP, one group of a clamped row: codes, scale and minimum, rounded to the metadata type. 0 if they overflow. */
+static OSCAR__NOINLINE int oscar__fit_clip(int n, int bits, oscar_type metadata, oscar__overflow overflow,
+                                           const float *x, unsigned char *codes, float *scale, float *minimum)
+{
+    float lo = x[0], hi = x[0], s, t0, t1, t2;
+    int i;
+    for (i = 1; i < n; i++) {
+        if (x[i] < lo) lo = x[i];
+        if (x[i] > hi) hi = x[i];
+    }
+    s = OSCAR__F32(OSCAR__F32(hi - lo) / (bits == 2 ? 3.0f : 15.0f));
+    lo = OSCAR__F32(lo + 0.0f);   /* -0 is stored as +0 */
+    if (!oscar__metadata_round(metadata, overflow, &s) || !oscar__metadata_round(metadata, overflow, &lo)) return 0;
+    *scale = s;
+    *minimum = lo;
+    t0 = OSCAR__F32(0.5f * s);
+    t1 = OSCAR__F32(1.5f * s);
+    t2 = OSCAR__F32(2.5f * s);
+    for (i = 0; i < n; i++) {
+        float y = OSCAR__F32(x[i] - lo);
+        if (!(s > 0)) codes[i] = 0;
+        else if (bits == 2) codes[i] = (unsigned char)((y >= t0) + (y >= t1) + (y >= t2));
+        else {
+            float level = OSCAR__F32(OSCAR__F32(y / s) + 0.5f);
+            codes[i] = (unsigned char)(level < 0 ? 0 : level > 15 ? 15 : (int)level);
+        }
+    }
+    return 1;
+}
+
+/* One row: codes [dim], one a byte; scale and minimum [dim / group], rounded to the metadata type (minimum: CLIP only).
+   codec: resolved. Errors: NUMERIC. */
+static oscar_result oscar__encode_row(const oscar_codec *codec, int dim, oscar__overflow overflow, const float *x,
+                                      unsigned char *codes, float *scale, float *minimum)
+{
+    float clamped[OSCAR__DIM_MAX];
+    int g, i, n = codec->group;
+    if (!oscar__finite(x, (size_t)dim)) return OSCAR_ERR_NUMERIC;
+    if (codec->fit == OSCAR_CLIP && codec->clip > 0) {
+        float tau = oscar__magnitude_of_rank(dim, x, (int)floor(codec->clip * dim));
+        for (i = 0; i < dim; i++) clamped[i] = x[i] > tau ? tau : x[i] < -tau ? -tau : x[i];
+        x = clamped;
+    }
+    for (g = 0; g < dim / n; g++) {
+        if (codec->fit == OSCAR_CLIP) {
+            if (!oscar__fit_clip(n, codec->bits, codec->metadata, overflow, x + g * n, codes + g * n, scale + g,
+                                 minimum + g))
+                return OSCAR_ERR_NUMERIC;
+        } else {
+            scale[g] = oscar__fit_unbiased(n, codec->bits, x + g * n, codes + g * n);
+            if (!oscar__metadata_round(codec->metadata, overflow, scale + g)) return OSCAR_ERR_NUMERIC;
+        }
+    }
+    return OSCAR_OK;
+}
+
+/* x^ of one code. lo is read by CLIP only. The products are exact. */
+static float oscar__decode_value(oscar_fit fit, int bits, unsigned code, float scale, float minimum)
+{
+    if (fit == OSCAR_CLIP) return fmaf((float)code, scale, minimum);
+    return ((float)code - (bits == 2 ? 1.5f : 7.5f)) * scale;
+}
+
+/* codec with defaults; 0 if it does not fit dim. */
+static int oscar__codec_resolve(const oscar_codec *in, int dim, oscar_codec *out)
+{
+    oscar_codec c;
+    memset(&c, 0, sizeof c);
+    if (in) c = *in;
+    if (!c.bits) c.bits = 2;
+    if (!c.group) c.group = dim;
+    if (c.metadata == OSCAR_TYPE_DEFAULT) c.metadata = OSCAR_F16;
+    if (c.fit == OSCAR_CLIP && c.clip >= 0 && !(c.clip > 0)) c.clip = 0.96;
+    if (c.clip >= 1 || c.clip < 0) c.clip = -1;
+    *out = c;
+    return oscar__dim_valid(dim) && (c.bits == 2 || c.bits == 4) && c.group >= 16 && c.group % 16 == 0
+           && dim % c.group == 0 && (c.metadata == OSCAR_F16 || c.metadata == OSCAR_F32) && c.clip == c.clip
+           && ((int)c.fit == OSCAR_UNBIASED || (int)c.fit == OSCAR_CLIP);
+}
+
+OSCAR_API size_t oscar_row_bytes(const oscar_codec *codec, int dim)
+{
+    oscar_codec c;
+    if (!oscar__codec_resolve(codec, dim, &c)) return 0;
+    return (size_t)(dim * c.bits / 8)
+           + (size_t)(dim / c.group) * oscar__type_size(c.metadata) * (c.fit == OSCAR_CLIP ? 2 : 1);
+}
+
+/* Writes or reads one number of metadata, little endian. */
+static void oscar__metadata_put(oscar_type type, unsigned char *p, float x)
+{
+    if (type == OSCAR_F16) oscar__put16(p, oscar__f16_of_float(x));
+    else oscar__put32(p, oscar__bits_of_float(x));
+}
+
+static float oscar__metadata_get(oscar_type type, const unsigned char *p)
+{
+    return type == OSCAR_F16 ? oscar__float_of_f16(oscar__get16(p)) : oscar__float_of_bits(oscar__get32(p));
+}
+
+OSCAR_API oscar_result oscar_encode(const oscar_codec *codec, int dim, size_t rows, const float *x, void *encoded)
+{
+    unsigned char codes[OSCAR__DIM_MAX], *out = (unsigned char *)encoded;
+    float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16];
+    oscar_codec c;
+    size_t row;
+    if (!oscar__codec_resolve(codec, dim, &c)) return oscar__dim_valid(dim) ? OSCAR_ERR_ARGUMENT : OSCAR_ERR_SHAPE;
+    if (rows && (!x || !encoded)) return OSCAR_ERR_ARGUMENT;
+    for (row = 0; row < rows; row++) {
+        oscar_result result = oscar__encode_row(&c, dim, OSCAR__REFUSE, x + row * (size_t)dim, codes, scale, minimum);
+        size_t each = oscar__type_size(c.metadata);
+        int g;
+        if (result) return result;
+        if (c.bits == 2) oscar_pack2((size_t)dim, codes, out);
+        else oscar__pack4((size_t)dim, codes, out);
+        out += dim * c.bits / 8;
+        for (g = 0; g < dim / c.group; g++, out += each) oscar__metadata_put(c.metadata, out, scale[g]);
+        for (g = 0; c.fit == OSCAR_CLIP && g < dim / c.group; g++, out += each)
+            oscar__metadata_put(c.metadata, out, minimum[g]);
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_decode(const oscar_codec *codec, int dim, size_t rows, const void *encoded, float *x)
+{
+    const unsigned char *in = (const unsigned char *)encoded;
+    unsigned char codes[OSCAR__DIM_MAX];
+    oscar_codec c;
+    size_t row;
+    if (!oscar__codec_resolve(codec, dim, &c)) return oscar__dim_valid(dim) ? OSCAR_ERR_ARGUMENT : OSCAR_ERR_SHAPE;
+    if (rows && (!x || !encoded)) return OSCAR_ERR_ARGUMENT;
+    for (row = 0; row < rows; row++, x += dim, in += oscar_row_bytes(&c, dim)) {
+        const unsigned char *metadata = in + dim * c.bits / 8;
+        size_t each = oscar__type_size(c.metadata), groups = (size_t)(dim / c.group);
+        int i;
+        if (c.bits == 2) oscar_unpack2((size_t)dim, in, codes);
+        else oscar__unpack4((size_t)dim, in, codes);
+        for (i = 0; i < dim; i++) {
+            size_t g = (size_t)(i / c.group);
+            float scale = oscar__metadata_get(c.metadata, metadata + g * each);
+            float minimum = 0.0f;
+            if (c.fit == OSCAR_CLIP) minimum = oscar__metadata_get(c.metadata, metadata + (groups + g) * each);
+            x[i] = oscar__decode_value(c.fit, c.bits, codes[i], scale, minimum);
+        }
+    }
+    return OSCAR_OK;
+}
+
+/* == 3.12 PAGES == */
+
+/* A page of P tokens, H KV heads (all offsets from oscar_page_layout, manual 1.4):
+
+     head 0 [K codes of all tiles][V codes of all tiles][K scales][K minima][V scales][V minima]
+     head 1 ...
+     head H-1 ...
+     [K page mean bytes: head 0 .. H-1, Dk each][page mean scales: one fp16 a head][zeros to a multiple of 128]
+
+   A tile is 16 tokens; with w = 32 / bits codes a word the code of channel c and token t is in word
+     K: (c / w) 16 + t,  i = c mod w        V: (t / w) Dv + c,  i = t mod w
+   at byte i mod 4 of the word, shifted left by bits (i / 4). Arrays of metadata are [group][token], fp16. */
+
+/* Where one code is: the byte inside a tile, and the shift inside the byte. */
+typedef struct oscar__place { size_t byte; int shift; } oscar__place;
+
+static oscar__place oscar__place_of(int bits, size_t word, int inside)
+{
+    oscar__place place;
+    place.byte = 4 * word + (size_t)(inside % 4);
+    place.shift = bits * (inside / 4);
+    return place;
+}
+
+static oscar__place oscar__k_place(int bits, int channel, int token)
+{
+    int w = 32 / bits;
+    return oscar__place_of(bits, (size_t)(channel / w) * OSCAR__TILE + (size_t)token, channel % w);
+}
+
+static oscar__place oscar__v_place(int bits, int dim, int channel, int token)
+{
+    int w = 32 / bits;
+    return oscar__place_of(bits, (size_t)(token / w) * (size_t)dim + (size_t)channel, token % w);
+}
+
+/* One side of a layout: K or V of one head. */
+typedef struct oscar__page_side {
+    int is_k, dim, bits, folded, tokens;
+    oscar_codec codec;
+    const oscar_pair *pairs;
+    size_t codes, scale, minimum;
+    int page_mean;
+} oscar__page_side;
+
+static oscar__page_side oscar__page_side_of(const oscar_layout *l, int is_k)
+{
+    const oscar_layer *layer = &l->layer;
+    oscar__page_side s;
+    memset(&s, 0, sizeof s);
+    s.is_k = is_k;
+    s.dim = is_k ? layer->k_dim : layer->v_dim;
+    s.bits = is_k ? layer->k_bits : layer->v_bits;
+    s.folded = !is_k && layer->v_folded;
+    s.tokens = l->page_tokens;
+    s.codec.fit = is_k ? layer->k_fit : layer->v_fit;
+    s.codec.bits = s.bits;
+    s.codec.group = is_k ? layer->k_group : layer->v_group;
+    s.codec.clip = is_k ? layer->k_clip : layer->v_clip;
+    s.codec.metadata = OSCAR_F16;
+    s.pairs = is_k ? layer->k : layer->v;
+    s.codes = is_k ? l->k_codes : l->v_codes;
+    s.scale = is_k ? l->k_scale : l->v_scale;
+    s.minimum = is_k ? l->k_min : l->v_min;
+    s.page_mean = is_k && layer->k_page_mean > 0;
+    return s;
+}
+
+/* Appends an array of `size` bytes, or none where size is 0, and returns its offset. */
+static size_t oscar__layout_add(size_t *at, size_t size)
+{
+    size_t offset = *at;
+    if (!size) return OSCAR_ABSENT;
+    *at = oscar__add(*at, size);
+    return offset;
+}
+
+static size_t oscar__codes_bytes(int bits, int dim, int tokens, oscar_type window_type)
+{
+    size_t values = oscar__mul((size_t)dim, (size_t)tokens);
+    return bits == 16 ? oscar__mul(values, oscar__type_size(window_type)) : oscar__mul(values, (size_t)bits) / 8;
+}
+
+/* Bytes of a side's array of scales, or of minima. */
+static size_t oscar__metadata_bytes(int bits, int dim, int group, int tokens)
+{
+    return bits == 16 ? 0 : oscar__mul(2 * (size_t)(dim / group), (size_t)tokens);
+}
+
+OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_tokens, oscar_type window_type,
+                                         const oscar_hooks *hooks, oscar_layout *out)
+{
+    oscar_layout l;
+    oscar_result result;
+    size_t at = 0, k_meta, v_meta, widest;
+    memset(&l, 0, sizeof l);
+    result = oscar_layer_resolve(layer, hooks, &l.layer);
+    if (result) return result;
+    if (!out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "oscar_page_layout needs a place for the layout");
+    l.page_tokens = page_tokens ? page_tokens : 64;
+    l.window_type = window_type == OSCAR_TYPE_DEFAULT ? OSCAR_BF16 : window_type;
+    if (l.page_tokens < 64 || l.page_tokens % 64 || l.page_tokens > 1 << 20)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE, "page_tokens is %i: give a positive multiple of 64 (up to 2^20)",
+                           page_tokens);
+    if (!oscar__type_valid(window_type))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "window_type %i is no oscar_type", (int)window_type);
+
+    k_meta = oscar__metadata_bytes(l.layer.k_bits, l.layer.k_dim, l.layer.k_group, l.page_tokens);
+    v_meta = oscar__metadata_bytes(l.layer.v_bits, l.layer.v_dim, l.layer.v_group, l.page_tokens);
+    l.k_codes = oscar__layout_add(&at, oscar__codes_bytes(l.layer.k_bits, l.layer.k_dim, l.page_tokens, l.window_type));
+    l.v_codes = oscar__layout_add(&at, oscar__codes_bytes(l.layer.v_bits, l.layer.v_dim, l.page_tokens, l.window_type));
+    l.k_scale = oscar__layout_add(&at, k_meta);
+    l.k_min = oscar__layout_add(&at, l.layer.k_fit == OSCAR_CLIP ? k_meta : 0);
+    l.v_scale = oscar__layout_add(&at, v_meta);
+    l.v_min = oscar__layout_add(&at, l.layer.v_fit == OSCAR_CLIP ? v_meta : 0);
+    l.head_bytes = oscar__align_up(at, 128);
+
+    at = oscar__mul(l.head_bytes, (size_t)l.layer.kv_heads);
+    l.mean = l.mean_scale = OSCAR_ABSENT;
+    if (l.layer.k_page_mean > 0) {
+        l.mean = oscar__layout_add(&at, oscar__mul((size_t)l.layer.kv_heads, (size_t)l.layer.k_dim));
+        l.mean_scale = oscar__layout_add(&at, 2 * (size_t)l.layer.kv_heads);
+    }
+    l.bytes = oscar__align_up(at, 128);
+    widest = (size_t)(l.layer.k_dim > l.layer.v_dim ? l.layer.k_dim : l.layer.v_dim);
+    l.scratch = oscar__add(oscar__mul(oscar__mul(widest, (size_t)l.page_tokens), sizeof(float)), l.bytes);
+    if (l.scratch > OSCAR__SIZE_MAX / 4)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE, "a page of this layer does not fit in memory: lower page_tokens");
+    *out = l;
+    return OSCAR_OK;
+}
+
+/* ---- writing ---- */
+
+/* The page's mean row: a_j = n_j s_m, n = byte - 127.5, rounded from the mean z of the transformed rows. Writes bytes
+   and scale, gives n and s_m. x: [tokens][dim]. Errors: NUMERIC. */
+static OSCAR__NOINLINE oscar_result oscar__page_mean_put(int tokens, int dim, const float *x, oscar__overflow overflow,
+                                                         unsigned char *bytes, unsigned char *scale, float *n, float *s)
+{
+    float share = (float)(1.0 / tokens), z[OSCAR__DIM_MAX], top = 0;
+    int t, j;
+    for (j = 0; j < dim; j++) z[j] = 0.0f;
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < dim; j++) z[j] = fmaf(x[(size_t)t * (size_t)dim + (size_t)j], share, z[j]);
+    if (!oscar__finite(z, (size_t)dim)) return OSCAR_ERR_NUMERIC;
+    for (j = 0; j < dim; j++) top = fabsf(z[j]) > top ? fabsf(z[j]) : top;
+    *s = OSCAR__F32(top / 127.5f);
+    if (!oscar__metadata_round(OSCAR_F16, overflow, s)) return OSCAR_ERR_NUMERIC;
+    for (j = 0; j < dim; j++) {
+        float level = *s > 0 ? OSCAR__F32(floorf(OSCAR__F32(z[j] / *s)) + 0.5f) : 0.5f;
+        n[j] = level < -127.5f ? -127.5f : level > 127.5f ? 127.5f : level;
+        bytes[j] = (unsigned char)(n[j] + 127.5f);
+    }
+    oscar__metadata_put(OSCAR_F16, scale, *s);
+    return OSCAR_OK;
+}
+
+/* Subtracts the page mean from a row where that makes it shorter; returns whether it did. */
+static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, float s, float *x)
+{
+    float y[OSCAR__DIM_MAX];
+    int j;
+    for (j = 0; j < dim; j++) y[j] = fmaf(-n[j], s, x[j]);
+    if (!(oscar__sum_products(dim, y, y) < oscar__sum_products(dim, x, x))) return 0;
+    memcpy(x, y, (size_t)dim * sizeof(float));
+    return 1;
+}
+
+/* Codes and metadata of one row into a head's part. negative: the sign bit of its scales is set. The tile's codes must
+   be 0 before. */
+static void oscar__page_put_row(const oscar__page_side *s, unsigned char *head, int token, const unsigned char *codes,
+                                const float *scale, const float *minimum, int negative)
+{
+    unsigned char *tile = head + s->codes
+                          + (size_t)(token / OSCAR__TILE) * (size_t)(OSCAR__TILE * s->dim * s->bits / 8);
+    int c, g;
+    for (c = 0; c < s->dim; c++) {
+        oscar__place at = s->is_k ? oscar__k_place(s->bits, c, token % OSCAR__TILE)
+                                  : oscar__v_place(s->bits, s->dim, c, token % OSCAR__TILE);
+        tile[at.byte] = (unsigned char)(tile[at.byte] | codes[c] << at.shift);
+    }
+    for (g = 0; g < s->dim / s->codec.group; g++) {
+        size_t at = 2 * ((size_t)g * (size_t)s->tokens + (size_t)token);
+        oscar__put16(head + s->scale + at, oscar__f16_of_float(scale[g]) | (negative ? 0x8000u : 0u));
+        if (s->codec.fit == OSCAR_CLIP) oscar__put16(head + s->minimum + at, oscar__f16_of_float(minimum[g]));
+    }
+}
+
+/* Rows in the window type, little endian. */
+static void oscar__page_put_exact(oscar_type type, const float *x, size_t count, unsigned char *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        if (type == OSCAR_F32) oscar__put32(out + 4 * i, oscar__bits_of_float(x[i]));
+        else oscar__put16(out + 2 * i, type == OSCAR_BF16 ? oscar__bf16_of_float(x[i]) : oscar__f16_of_float(x[i]));
+    }
+}
+
+static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size_t count, float *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        if (type == OSCAR_F32) out[i] = oscar__float_of_bits(oscar__get32(in + 4 * i));
+        else if (type == OSCAR_BF16) out[i] = oscar__float_of_bf16(oscar__get16(in + 2 * i));
+        else out[i] = oscar__float_of_f16(oscar__get16(in + 2 * i));
+    }
+}
+
+/* One side of one head of a page, from rows [page_tokens][dim] already rounded to the window type; changes them.
+   Errors: NUMERIC, never with SATURATE for rows that the cache accepted; the part may then be half written. */
+static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, oscar__overflow overflow, float *rows,
+                                    unsigned char *page)
+{
+    oscar__page_side s = oscar__page_side_of(l, is_k);
+    oscar_pair pair = oscar__pair_of(s.pairs, h, s.dim);
+    unsigned char *head = page + (size_t)h * l->head_bytes, codes[OSCAR__DIM_MAX];
+    float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16], mean[OSCAR__DIM_MAX], mean_scale = 0;
+    size_t dim = (size_t)s.dim;
+    int t;
+    for (t = 0; t < s.tokens; t++)
+        if (!oscar__finite(rows + (size_t)t * dim, dim)) return OSCAR_ERR_NUMERIC;
+    if (s.bits == 16) {
+        oscar__page_put_exact(l->window_type, rows, dim * (size_t)s.tokens, head + s.codes);
+        return OSCAR_OK;
+    }
+    for (t = 0; !s.folded && t < s.tokens; t++) oscar__forward(&pair, rows + (size_t)t * dim, rows + (size_t)t * dim);
+    if (s.page_mean) {
+        oscar_result result = oscar__page_mean_put(s.tokens, s.dim, rows, overflow, page + l->mean + (size_t)h * dim,
+                                                   page + l->mean_scale + 2 * (size_t)h, mean, &mean_scale);
+        if (result) return result;
+    }
+    memset(head + s.codes, 0, oscar__codes_bytes(s.bits, s.dim, s.tokens, l->window_type));
+    for (t = 0; t < s.tokens; t++) {
+        float *x = rows + (size_t)t * dim;
+        int negative = s.page_mean && !oscar__page_mean_subtract(s.dim, mean, mean_scale, x);
+        oscar_result result = oscar__encode_row(&s.codec, s.dim, overflow, x, codes, scale, minimum);
+        if (result) return result;
+        oscar__page_put_row(&s, head, t, codes, scale, minimum, negative);
+    }
+    return OSCAR_OK;
+}
+
+/* Zeros between the last array of a page and its end. */
+static void oscar__page_pad(const oscar_layout *l, unsigned char *page)
+{
+    size_t end = l->head_bytes * (size_t)l->layer.kv_heads;
+    if (l->layer.k_page_mean > 0) end = l->mean_scale + 2 * (size_t)l->layer.kv_heads;
+    memset(page + end, 0, l->bytes - end);
+}
+
+OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_view *k, const oscar_view *v,
+                                        void *page, void *scratch)
+{
+    int h, side, t;
+    unsigned char *image = (unsigned char *)scratch;   /* the page is copied at the end: all or nothing */
+    if (!layout || !k || !v || !k->data || !v->data || !page || !scratch || !oscar__type_valid(k->type)
+        || !oscar__type_valid(v->type))
+        return OSCAR_ERR_ARGUMENT;
+    for (side = 0; side < 2; side++) {
+        const oscar_view *view = side ? v : k;
+        int dim = side ? layout->layer.v_dim : layout->layer.k_dim;
+        float *rows = (float *)(void *)(image + layout->bytes);
+        for (h = 0; h < layout->layer.kv_heads; h++) {
+            oscar_result result;
+            for (t = 0; t < layout->page_tokens; t++) {
+                float *x = rows + (size_t)t * (size_t)dim;
+                oscar__view_row(view, layout->layer.kv_heads, dim, t, h, x);
+                oscar__round_to(layout->window_type, x, (size_t)dim);
+            }
+            result = oscar__page_put(layout, !side, h, OSCAR__REFUSE, rows, image);
+            if (result) return result;
+        }
+    }
+    oscar__page_pad(layout, image);
+    memcpy(page, image, layout->bytes);
+    return OSCAR_OK;
+}
+
+/* ---- reading ---- */
+
+/* Codes of one tile of a head as [dim][16], channel by channel. */
+static void oscar__page_tile(const oscar__page_side *s, const unsigned char *head, int tile, unsigned char *codes)
+{
+    const unsigned char *p = head + s->codes + (size_t)tile * (size_t)(OSCAR__TILE * s->dim * s->bits / 8);
+    int w = 32 / s->bits, shift[16], i, c, t, n;
+    uint32_t mask = (1u << s->bits) - 1;
+    for (n = 0; n < w; n++) shift[n] = 8 * (n % 4) + s->bits * (n / 4);
+    if (s->is_k) {   /* word [i][t]: w channels of token t */
+        for (i = 0; i < s->dim / w; i++)
+            for (t = 0; t < OSCAR__TILE; t++, p += 4)
+                for (n = 0; n < w; n++)
+                    codes[(i * w + n) * OSCAR__TILE + t] = (unsigned char)(oscar__get32(p) >> shift[n] & mask);
+    } else {         /* word [i][c]: w tokens of channel c */
+        for (i = 0; i < OSCAR__TILE / w; i++)
+            for (c = 0; c < s->dim; c++, p += 4)
+                for (n = 0; n < w; n++)
+                    codes[c * OSCAR__TILE + i * w + n] = (unsigned char)(oscar__get32(p) >> shift[n] & mask);
+    }
+}
+
+/* A row's scale (absolute) and minimum of group g; *negative gets the sign bit. */
+static float oscar__page_scale(const oscar__page_side *s, const unsigned char *head, int g, int token, float *minimum,
+                               int *negative)
+{
+    size_t at = 2 * ((size_t)g * (size_t)s->tokens + (size_t)token);
+    uint16_t half = oscar__get16(head + s->scale + at);
+    *negative = half >> 15;
+    *minimum = s->codec.fit == OSCAR_CLIP ? oscar__float_of_f16(oscar__get16(head + s->minimum + at)) : 0.0f;
+    return oscar__float_of_f16((uint16_t)(half & 0x7fff));
+}
+
+/* One row of a page in the space it came from, before the final rounding. out: [dim]. */
+static OSCAR__NOINLINE void oscar__page_get(const oscar_layout *l, int is_k, int h, const unsigned char *page,
+                                            int token, float *out)
+{
+    oscar__page_side s = oscar__page_side_of(l, is_k);
+    oscar_pair pair = oscar__pair_of(s.pairs, h, s.dim);
+    const unsigned char *head = page + (size_t)h * l->head_bytes, *tile;
+    float x[OSCAR__DIM_MAX], mean_scale = 0;
+    int c, t = token % OSCAR__TILE;
+    if (s.bits == 16) {
+        size_t row = oscar__type_size(l->window_type) * (size_t)s.dim;
+        oscar__page_get_exact(l->window_type, head + s.codes + row * (size_t)token, (size_t)s.dim, out);
+        return;
+    }
+    tile = head + s.codes + (size_t)(token / OSCAR__TILE) * (size_t)(OSCAR__TILE * s.dim * s.bits / 8);
+    if (s.page_mean) mean_scale = oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)h);
+    for (c = 0; c < s.dim; c++) {
+        oscar__place at = s.is_k ? oscar__k_place(s.bits, c, t) : oscar__v_place(s.bits, s.dim, c, t);
+        unsigned code = (unsigned)(tile[at.byte] >> at.shift) & ((1u << s.bits) - 1);
+        float minimum, scale;
+        int negative;
+        scale = oscar__page_scale(&s, head, c / s.codec.group, token, &minimum, &negative);
+        x[c] = oscar__decode_value(s.codec.fit, s.bits, code, scale, minimum);
+        if (s.page_mean && !negative)
+            x[c] = fmaf((float)page[l->mean + (size_t)h * (size_t)s.dim + (size_t)c] - 127.5f, mean_scale, x[c]);
+    }
+    if (s.folded) memcpy(out, x, (size_t)s.dim * sizeof(float));
+    else oscar__back(&pair, x, out);
+}
+
+OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *page, int first, int count,
+                                       const oscar_out *k, const oscar_out *v, void *scratch)
+{
+    int side, h, t;
+    float *row = (float *)scratch;
+    if (!layout || !page || !scratch || first < 0 || count < 0 || first > layout->page_tokens
+        || count > layout->page_tokens - first || (k && (!k->data || !oscar__type_valid(k->type)))
+        || (v && (!v->data || !oscar__type_valid(v->type))))
+        return OSCAR_ERR_ARGUMENT;
+    for (side = 0; side < 2; side++) {
+        const oscar_out *out = side ? v : k;
+        int dim = side ? layout->layer.v_dim : layout->layer.k_dim;
+        for (t = 0; out && t < count; t++)
+            for (h = 0; h < layout->layer.kv_heads; h++) {
+                oscar__page_get(layout, !side, h, (const unsigned char *)page, first + t, row);
+                oscar__store_saturated(out->type, row, (size_t)dim,
+                                       oscar__out_at(out, layout->layer.kv_heads, dim, t, h));
+            }
+    }
+    return OSCAR_OK;
+}
+
+/* == 3.13 ATTENTION OVER PAGES AND ROWS == */
+
+/* One query q of head x against the keys of its KV head:
+     logit_t = cap(scale (q . k_t)),  cap(l) = softcap tanh(l / softcap)
+     o = sum_t w_t v_t / sum_t w_t,   w_t = exp(logit_t - top),   lse = top + log sum_t w_t
+   Pages hold k' and v' as codes: q . k_t = q' . k'_t + q . m and o = o' B^T. With codes c, scale s and minimum lo of a
+   row (lo = -1.5 s or -7.5 s for UNBIASED), q' . k' = s (q' . c) + lo sum(q'), a group at a time; a row with its sign
+   bit clear adds q' . a of its page's mean a. Scale and minimum stay outside the sums over codes. All in double. */
+
+enum { OSCAR__BLOCK = 64 };   /* tokens that share one update of the running maximum; divides every page */
+
+/* Online softmax: sums of w and w v, relative to the largest logit so far. dim values of acc are in use. */
+typedef struct oscar__softmax {
+    double top, sum, acc[OSCAR__DIM_MAX];
+    int dim;
+} oscar__softmax;
+
+static void oscar__softmax_begin(oscar__softmax *s, int dim)
+{
+    int i;
+    s->top = -HUGE_VAL;
+    s->sum = 0;
+    s->dim = dim;
+    for (i = 0; i < dim; i++) s->acc[i] = 0;
+}
+
+/* Takes in `count` logits, -HUGE_VAL where masked, and turns them into weights. Returns 0 if all are masked. */
+static int oscar__softmax_block(oscar__softmax *s, int count, double *logit)
+{
+    double top = s->top, factor;
+    int i;
+    for (i = 0; i < count; i++) if (logit[i] > top) top = logit[i];
+    if (!(top > -HUGE_VAL)) return 0;
+    factor = s->top > -HUGE_VAL ? exp(s->top - top) : 0;
+    s->top = top;
+    s->sum *= factor;
+    for (i = 0; i < s->dim; i++) s->acc[i] *= factor;
+    for (i = 0; i < count; i++) {
+        logit[i] = logit[i] > -HUGE_VAL ? exp(logit[i] - top) : 0;
+        s->sum += logit[i];
+    }
+    return 1;
+}
+
+/* Normalises acc in place and returns lse; without a key o = 0 and lse = -inf. */
+static double oscar__softmax_end(oscar__softmax *s)
+{
+    int i;
+    if (!(s->sum > 0)) return -HUGE_VAL;
+    for (i = 0; i < s->dim; i++) s->acc[i] /= s->sum;
+    return s->top + log(s->sum);
+}
+
+/* Joins b into a, both ended; a_lse is what oscar__softmax_end gave. Returns the joint lse. */
+static double oscar__softmax_join(oscar__softmax *a, double a_lse, const oscar__softmax *b, double b_lse)
+{
+    double top = a_lse > b_lse ? a_lse : b_lse, wa, wb;
+    int i;
+    if (!(top > -HUGE_VAL)) return -HUGE_VAL;
+    wa = exp(a_lse - top);
+    wb = exp(b_lse - top);
+    for (i = 0; i < a->dim; i++) a->acc[i] = (a->acc[i] * wa + b->acc[i] * wb) / (wa + wb);
+    return top + log(wa + wb);
+}
+
+/* x.y in double, in 8 chains so that it does not wait for its own sums. n: a multiple of 16. */
+static double oscar__dot(int n, const float *x, const float *y)
+{
+    double lane[8] = { 0 };
+    int i, l;
+    for (i = 0; i < n; i += 8)
+        for (l = 0; l < 8; l++) lane[l] += (double)x[i + l] * (double)y[i + l];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+/* The final logit of a product q.k. */
+static double oscar__logit(const oscar_layer *layer, double product)
+{
+    double logit = product * (double)layer->scale;
+    return layer->softcap > 0 ? (double)layer->softcap * tanh(logit / (double)layer->softcap) : logit;
+}
+
+/* The first position that a query sees under the sliding window. */
+static int64_t oscar__window_start(const oscar_layer *layer, int64_t position)
+{
+    return layer->window > 0 && position >= layer->window ? position - layer->window + 1 : 0;
+}
+
+/* A query and what all pages share: q, q' = q B, q.m, and the sums of q' over the groups. */
+typedef struct oscar__query_state {
+    const float *q;
+    double rotated[OSCAR__DIM_MAX], group_sum[OSCAR__DIM_MAX / 16], mean_product;
+} oscar__query_state;
+
+static void oscar__query_begin(const oscar_layout *l, int h, const float *q, oscar__query_state *state)
+{
+    const oscar_layer *layer = &l->layer;
+    oscar_pair pair = oscar__pair_of(layer->k, h, layer->k_dim);
+    int i;
+    state->q = q;
+    state->mean_product = 0;
+    if (layer->k_bits == 16) return;
+    oscar__query(&pair, q, state->rotated);
+    for (i = 0; i < layer->k_dim / layer->k_group; i++) state->group_sum[i] = 0;
+    for (i = 0; i < layer->k_dim; i++) {
+        state->group_sum[i / layer->k_group] += state->rotated[i];
+        if (pair.mean) state->mean_product += (double)q[i] * (double)pair.mean[i];
+    }
+}
+
+/* lo of a row's group as the sums over codes need it. */
+static double oscar__page_low(const oscar__page_side *s, float scale, float minimum)
+{
+    return s->codec.fit == OSCAR_CLIP ? (double)minimum : (s->bits == 2 ? -1.5 : -7.5) * (double)scale;
+}
+
+/* q.k of the OSCAR__BLOCK tokens from `first` of a page. */
+static void oscar__block_scores(const oscar_layout *l, const oscar__page_side *s, const unsigned char *page, int h,
+                                int first, const oscar__query_state *q, double page_mean_product, double *score)
+{
+    const unsigned char *head = page + (size_t)h * l->head_bytes;
+    unsigned char codes[OSCAR__DIM_MAX * OSCAR__TILE];
+    int t, c, g, tile;
+    if (s->bits == 16) {
+        float k[OSCAR__DIM_MAX];
+        size_t row = oscar__type_size(l->window_type) * (size_t)s->dim;
+        for (t = 0; t < OSCAR__BLOCK; t++) {
+            oscar__page_get_exact(l->window_type, head + s->codes + row * (size_t)(first + t), (size_t)s->dim, k);
+            score[t] = oscar__dot(s->dim, q->q, k);
+        }
+        return;
+    }
+    for (tile = 0; tile < OSCAR__BLOCK / OSCAR__TILE; tile++) {
+        double *out = score + tile * OSCAR__TILE;
+        oscar__page_tile(s, head, first / OSCAR__TILE + tile, codes);
+        for (t = 0; t < OSCAR__TILE; t++) out[t] = q->mean_product;
+        for (g = 0; g < s->dim / s->codec.group; g++) {
+            double dot[OSCAR__TILE] = { 0 };
+            for (c = g * s->codec.group; c < (g + 1) * s->codec.group; c++)
+                for (t = 0; t < OSCAR__TILE; t++) dot[t] += q->rotated[c] * codes[c * OSCAR__TILE + t];
+            for (t = 0; t < OSCAR__TILE; t++) {
+                float minimum;
+                int negative;
+                float scale = oscar__page_scale(s, head, g, first + tile * OSCAR__TILE + t, &minimum, &negative);
+                out[t] += (double)scale * dot[t] + oscar__page_low(s, scale, minimum) * q->group_sum[g];
+                if (g == 0 && s->page_mean && !negative) out[t] += page_mean_product;
+            }
+        }
+    }
+}
+
+/* acc += sum_t weight_t v_t over the OSCAR__BLOCK tokens from `first` of a page. */
+static void oscar__block_values(const oscar_layout *l, const oscar__page_side *s, const unsigned char *page, int h,
+                                int first, const double *weight, double *acc)
+{
+    const unsigned char *head = page + (size_t)h * l->head_bytes;
+    unsigned char codes[OSCAR__DIM_MAX * OSCAR__TILE];
+    int t, c, g, tile;
+    if (s->bits == 16) {
+        float v[OSCAR__DIM_MAX];
+        size_t row = oscar__type_size(l->window_type) * (size_t)s->dim;
+        for (t = 0; t < OSCAR__BLOCK; t++) {
+            oscar__page_get_exact(l->window_type, head + s->codes + row * (size_t)(first + t), (size_t)s->dim, v);
+            for (c = 0; c < s->dim; c++) acc[c] += weight[t] * (double)v[c];
+        }
+        return;
+    }
+    for (tile = 0; tile < OSCAR__BLOCK / OSCAR__TILE; tile++) {
+        oscar__page_tile(s, head, first / OSCAR__TILE + tile, codes);
+        for (g = 0; g < s->dim / s->codec.group; g++) {
+            double scaled[OSCAR__TILE], base = 0;
+            for (t = 0; t < OSCAR__TILE; t++) {
+                float minimum;
+                int negative;
+                float scale = oscar__page_scale(s, head, g, first + tile * OSCAR__TILE + t, &minimum, &negative);
+                scaled[t] = weight[tile * OSCAR__TILE + t] * (double)scale;
+                base += weight[tile * OSCAR__TILE + t] * oscar__page_low(s, scale, minimum);
+            }
+            for (c = g * s->codec.group; c < (g + 1) * s->codec.group; c++) {
+                double sum = base;
+                for (t = 0; t < OSCAR__TILE; t++) sum += scaled[t] * codes[c * OSCAR__TILE + t];
+                acc[c] += sum;
+            }
+        }
+    }
+}
+
+/* q' . a of a page's mean row. */
+static double oscar__page_mean_product(const oscar_layout *l, const unsigned char *page, int h, const double *rotated)
+{
+    const unsigned char *n = page + l->mean + (size_t)h * (size_t)l->layer.k_dim;
+    double sum = 0;
+    int c;
+    for (c = 0; c < l->layer.k_dim; c++) sum += rotated[c] * ((double)n[c] - 127.5);
+    return sum * (double)oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)h);
+}
+
+static const unsigned char *oscar__page_at(const oscar_layout *l, const oscar_page_list *list, int64_t i)
+{
+    if (list->pages) return (const unsigned char *)list->pages[i];
+    return (const unsigned char *)list->pool + (size_t)list->ids[i] * l->bytes;
+}
+
+/* Pages first .. first + count - 1 of the list for one query of KV head h at `position`; o in the space of the windows.
+   Returns lse. */
+static double oscar__attend_pages_one(const oscar_layout *l, const oscar_page_list *list, int64_t first, int64_t count,
+                                      int h, const float *q, int64_t position, oscar__softmax *out)
+{
+    oscar__page_side k = oscar__page_side_of(l, 1), v = oscar__page_side_of(l, 0);
+    oscar_pair pair = oscar__pair_of(l->layer.v, h, l->layer.v_dim);
+    int64_t start = oscar__window_start(&l->layer, position), i;
+    oscar__query_state state;
+    double lse;
+    oscar__query_begin(l, h, q, &state);
+    oscar__softmax_begin(out, l->layer.v_dim);
+    for (i = first; i < first + count; i++) {
+        const unsigned char *page = oscar__page_at(l, list, i);
+        int64_t at = list->position + i * l->page_tokens;
+        double mean_product = 0;
+        int b, t;
+        if (at + l->page_tokens <= start) continue;
+        if (k.page_mean) mean_product = oscar__page_mean_product(l, page, h, state.rotated);
+        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK) {
+            double score[OSCAR__BLOCK];
+            if (at + b + OSCAR__BLOCK <= start) continue;
+            oscar__block_scores(l, &k, page, h, b, &state, mean_product, score);
+            for (t = 0; t < OSCAR__BLOCK; t++)
+                score[t] = at + b + t < start ? -HUGE_VAL : oscar__logit(&l->layer, score[t]);
+            if (oscar__softmax_block(out, OSCAR__BLOCK, score))
+                oscar__block_values(l, &v, page, h, b, score, out->acc);
+        }
+    }
+    lse = oscar__softmax_end(out);
+    if (v.bits != 16 && !v.folded) oscar__output_back(&pair, out->acc, out->acc);
+    return lse;
+}
+
+/* Rows of spans for one query, masked causally. Every row is rounded to `round` first (rows of a chunk that is about to
+   enter a cache; a no-op for window rows). Returns lse. */
+static double oscar__attend_rows_one(const oscar_layer *layer, oscar_type round, const oscar_row_span *spans, int count,
+                                     int h, const float *q, int64_t position, oscar__softmax *out)
+{
+    int64_t start = oscar__window_start(layer, position), i;
+    int s, t, c;
+    oscar__softmax_begin(out, layer->v_dim);
+    for (s = 0; s < count; s++) {
+        const oscar_row_span *span = &spans[s];
+        int64_t end = span->position + span->count <= position ? span->count : position + 1 - span->position;
+        int64_t begin = start > span->position ? start - span->position : 0;
+        for (i = begin; i < end; i += OSCAR__BLOCK) {
+            int tokens = end - i < OSCAR__BLOCK ? (int)(end - i) : OSCAR__BLOCK;
+            double score[OSCAR__BLOCK];
+            float row[OSCAR__DIM_MAX];
+            for (t = 0; t < tokens; t++) {
+                oscar__view_row(&span->k, layer->kv_heads, layer->k_dim, i + t, h, row);
+                oscar__round_to(round, row, (size_t)layer->k_dim);
+                score[t] = oscar__logit(layer, oscar__dot(layer->k_dim, q, row));
+            }
+            if (!oscar__softmax_block(out, tokens, score)) continue;
+            for (t = 0; t < tokens; t++) {
+                oscar__view_row(&span->v, layer->kv_heads, layer->v_dim, i + t, h, row);
+                oscar__round_to(round, row, (size_t)layer->v_dim);
+                for (c = 0; c < layer->v_dim; c++) out->acc[c] += score[t] * (double)row[c];
+            }
+        }
+    }
+    return oscar__softmax_end(out);
+}
+
+static void oscar__softmax_store(const oscar__softmax *s, double lse, float *o, float *lse_out)
+{
+    int i;
+    for (i = 0; i < s->dim; i++) o[i] = (float)s->acc[i];
+    *lse_out = (float)lse;
+}
+
+static oscar_result oscar__attend_check(const oscar_attend_desc *d, const float *o, const float *lse, int *heads)
+{
+    int kv_heads;
+    if (!d || !d->layout || !o || !lse || d->queries < 0 || d->position < 0 || !oscar__type_valid(d->q.type)
+        || (d->queries && !d->q.data))
+        return OSCAR_ERR_ARGUMENT;
+    kv_heads = d->layout->layer.kv_heads;
+    if (d->head_first < 0 || d->head_first > kv_heads || d->head_count < 0 || d->head_count > kv_heads - d->head_first)
+        return OSCAR_ERR_ARGUMENT;
+    *heads = d->head_count ? d->head_count : kv_heads - d->head_first;
+    return OSCAR_OK;
+}
+
+/* Runs pages, or spans where pages is NULL, for every query and head of the desc. */
+static oscar_result oscar__attend_all(const oscar_attend_desc *d, const oscar_page_list *pages,
+                                      const oscar_row_span *spans, int span_count, float *o, float *lse)
+{
+    const oscar_layer *layer;
+    int heads, group, i, x;
+    oscar_result result = oscar__attend_check(d, o, lse, &heads);
+    if (result) return result;
+    layer = &d->layout->layer;
+    group = layer->q_heads / layer->kv_heads;
+    for (i = 0; i < d->queries; i++)
+        for (x = d->head_first * group; x < (d->head_first + heads) * group; x++) {
+            size_t at = (size_t)i * (size_t)layer->q_heads + (size_t)x;
+            oscar__softmax s;
+            float q[OSCAR__DIM_MAX];
+            double total;
+            oscar__view_row(&d->q, layer->q_heads, layer->k_dim, i, x, q);
+            if (pages)
+                total = oscar__attend_pages_one(d->layout, pages, 0, pages->count, x / group, q, d->position + i, &s);
+            else
+                total = oscar__attend_rows_one(layer, OSCAR_F32, spans, span_count, x / group, q, d->position + i, &s);
+            oscar__softmax_store(&s, total, o + at * (size_t)layer->v_dim, lse + at);
+        }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_attend_pages(const oscar_attend_desc *desc, const oscar_page_list *pages,
+                                          float *o, float *lse)
+{
+    if (!pages || pages->count < 0 || pages->position < 0
+        || (pages->count && !pages->pages && (!pages->pool || !pages->ids)))
+        return OSCAR_ERR_ARGUMENT;
+    return oscar__attend_all(desc, pages, NULL, 0, o, lse);
+}
+
+OSCAR_API oscar_result oscar_attend_rows(const oscar_attend_desc *desc, const oscar_row_span *spans, int span_count,
+                                         float *o, float *lse)
+{
+    int s;
+    if (span_count < 0 || (span_count && !spans)) return OSCAR_ERR_ARGUMENT;
+    for (s = 0; s < span_count; s++)
+        if (spans[s].count < 0 || spans[s].position < 0 || !oscar__type_valid(spans[s].k.type)
+            || !oscar__type_valid(spans[s].v.type) || (spans[s].count && (!spans[s].k.data || !spans[s].v.data)))
+            return OSCAR_ERR_ARGUMENT;
+    return oscar__attend_all(desc, NULL, spans, span_count, o, lse);
+}
+
+/* One row and head of a join: o [dim] from the parts, each at row `at`. Blocks of channels are summed before they are
+   stored, so o may be one of the parts. */
+static void oscar__join_row(int parts, const float *const *part_o, const float *const *part_lse, size_t at, int dim,
+                            double top, double sum, float *o)
+{
+    int c, first, p;
+    for (first = 0; first < dim; first += OSCAR__BLOCK) {
+        int count = dim - first < OSCAR__BLOCK ? dim - first : OSCAR__BLOCK;
+        double value[OSCAR__BLOCK] = { 0 };
+        for (p = 0; p < parts; p++) {
+            double weight = exp((double)part_lse[p][at] - top) / sum;
+            const float *from = part_o[p] + at * (size_t)dim + first;
+            for (c = 0; c < count; c++) value[c] += weight * (double)from[c];
+        }
+        for (c = 0; c < count; c++) o[at * (size_t)dim + (size_t)(first + c)] = (float)value[c];
+    }
+}
+
+OSCAR_API void oscar_attend_join(int parts, const float *const *part_o, const float *const *part_lse, int rows,
+                                 int heads, int dim, const float *sink_logits, float *o, float *lse)
+{
+    size_t at, count = (size_t)rows * (size_t)heads;
+    int p;
+    OSCAR_ASSERT(parts >= 0 && rows >= 0 && heads >= 0 && dim >= 0);
+    for (at = 0; at < count; at++) {
+        double sink = sink_logits ? (double)sink_logits[at % (size_t)heads] : -HUGE_VAL, top = sink, sum;
+        for (p = 0; p < parts; p++) if ((double)part_lse[p][at] > top) top = (double)part_lse[p][at];
+        if (!(top > -HUGE_VAL)) top = 0;   /* no key anywhere: every weight below is 0 */
+        sum = exp(sink - top);
+        for (p = 0; p < parts; p++) sum += exp((double)part_lse[p][at] - top);
+        oscar__join_row(parts, part_o, part_lse, at, dim, top, sum > 0 ? sum : 1, o);
+        if (lse) lse[at] = (float)(sum > 0 ? top + log(sum) : -HUGE_VAL);
+    }
+}
+
+
+/* == 3.14 PAGER == */
+
+/* One sequence of n tokens, h of them in pages; only lengths and page ids are kept here.
+
+       position  0            S0               S0 + h                n           n + k
+                 | sink       | history        | recent              | step      |
+                 | exact      | pages, P each  | exact               | reserved  |
+       table                  | h / P ids      | ids that the step reserved
+
+   History when append or accept reach n tokens: h = max(h, P floor(max(0, n - S0 - W) / P)). Every operation first
+   plans: it checks, with a log, and says what would be; then it applies the plan, which cannot fail. oscar_seq_can
+   plans without a log. */
+
+typedef struct oscar__seq {
+    int64_t length, history;            /* committed n and h */
+    int64_t step_rows, step_history;    /* k, 0 without a step; h after an append step, else history */
+    int64_t page_count;                 /* ids in pages, those of the step included */
+    uint32_t *pages;
+    uint32_t generation;                /* of the open handle, or of the last one */
+    uint32_t next;                      /* the next free slot */
+    int open;
+    oscar_step step;
+} oscar__seq;
+
+/* What oscar_pager_check finds in the tables for one page. index: its place, the same in all tables that share it. */
+typedef struct oscar__tally { uint32_t references, index; } oscar__tally;
+
+struct oscar_pager {
+    oscar_pager_desc desc;    /* resolved: 0 is none */
+    size_t bytes;             /* of oscar_pager_create's allocation */
+    int64_t table_pages;      /* room in the table of one sequence */
+    int64_t free_count;
+    uint32_t free_slot;       /* head of the list through oscar__seq.next */
+    oscar__seq *seqs;         /* [max_sequences] */
+    uint32_t *tables;         /* [max_sequences][table_pages] */
+    uint32_t *references;     /* [max_pages] */
+    uint32_t *free_pages;     /* [max_pages], a stack of free_count ids: what was released last is handed out first */
+    oscar__tally *tally;      /* [max_pages], for oscar_pager_check */
+};
+
+#define OSCAR__NO_SLOT 0xffffffffu
+
+/* Tokens in whole pages: P floor(max(0, tokens) / P). */
+static int64_t oscar__whole_pages(const oscar_pager_desc *desc, int64_t tokens)
+{
+    return tokens > 0 ? tokens - tokens % desc->page_tokens : 0;
+}
+
+/* History of n tokens that were only appended. */
+static int64_t oscar__history_due(const oscar_pager_desc *desc, int64_t n)
+{
+    return oscar__whole_pages(desc, n - desc->sink - desc->recent);
+}
+
+/* History of s once it has n tokens, without a cut. */
+static int64_t oscar__history_at(const oscar_pager_desc *desc, const oscar__seq *s, int64_t n)
+{
+    int64_t due = oscar__history_due(desc, n);
+    return due > s->history ? due : s->history;
+}
+
+/* Fills in one field of a desc where 0 is the default and -1 none. */
+static oscar_result oscar__resolve_count(const oscar_hooks *hooks, const char *name, int standard, int *value)
+{
+    if (*value < -1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "%s is %i: give a count, 0 for %i, or -1 for none", name, *value,
+                           standard);
+    *value = *value == 0 ? standard : *value == -1 ? 0 : *value;
+    return OSCAR_OK;
+}
+
+/* in with its defaults filled in and its ranges checked. In *out 0 is none: it is not a desc to resolve again. */
+static oscar_result oscar__pager_resolve(const oscar_pager_desc *in, oscar_pager_desc *out)
+{
+    oscar_pager_desc d = *in;
+    const oscar_hooks *hooks = &in->hooks;
+    oscar_result result;
+    if ((result = oscar__hooks_check(hooks)) != OSCAR_OK) return result;
+    if (d.max_sequences < 1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "max_sequences is %i: give at least 1", d.max_sequences);
+    if (d.max_pages < 0 || d.max_pages > INT64_C(0xfffffffe))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "max_pages is %I: give 0 to 4294967294", d.max_pages);
+    if (d.max_tokens < 0)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "max_tokens is %I: give the tokens of the longest sequence, or 0 "
+                           "for as many as all pages hold", d.max_tokens);
+    if (d.page_tokens < 0 || d.page_tokens % 64)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE, "page_tokens is %i: give a positive multiple of 64, or 0 for 64",
+                           d.page_tokens);
+    if (d.page_tokens == 0) d.page_tokens = 64;
+    if ((result = oscar__resolve_count(hooks, "sink", 64, &d.sink)) != OSCAR_OK) return result;
+    if ((result = oscar__resolve_count(hooks, "recent", 256, &d.recent)) != OSCAR_OK) return result;
+    if ((result = oscar__resolve_count(hooks, "max_draft", 16, &d.max_draft)) != OSCAR_OK) return result;
+    /* the longest that all pages allow: one more token makes one more page due. Below 2^63 for every int and page. */
+    if (d.max_tokens == 0)
+        d.max_tokens = d.max_pages * d.page_tokens + d.sink + d.recent + d.page_tokens - 1;
+    *out = d;
+    return OSCAR_OK;
+}
+
+/* Pages that one sequence can hold. History never exceeds what was due at some length up to max_tokens. */
+static int64_t oscar__pager_table(const oscar_pager_desc *resolved)
+{
+    int64_t pages = oscar__history_due(resolved, resolved->max_tokens) / resolved->page_tokens;
+    return pages < resolved->max_pages ? pages : resolved->max_pages;
+}
+
+/* Counts where carver has no memory (*out is then NULL), else places the pager and its arrays. */
+static void oscar__pager_carve(oscar__carver *carver, const oscar_pager_desc *resolved, oscar_pager **out)
+{
+    size_t pages = (size_t)resolved->max_pages, sequences = (size_t)resolved->max_sequences;
+    size_t ids = oscar__mul(sequences, (size_t)oscar__pager_table(resolved));
+    oscar_pager *pager = (oscar_pager *)oscar__carve(carver, 1, sizeof(oscar_pager));
+    oscar__seq *seqs = (oscar__seq *)oscar__carve(carver, sequences, sizeof(oscar__seq));
+    uint32_t *tables = (uint32_t *)oscar__carve(carver, ids, sizeof(uint32_t));
+    uint32_t *references = (uint32_t *)oscar__carve(carver, pages, sizeof(uint32_t));
+    uint32_t *free_pages = (uint32_t *)oscar__carve(carver, pages, sizeof(uint32_t));
+    oscar__tally *tally = (oscar__tally *)oscar__carve(carver, pages, sizeof(oscar__tally));
+    if (pager) {
+        pager->seqs = seqs;
+        pager->tables = tables;
+        pager->references = references;
+        pager->free_pages = free_pages;
+        pager->tally = tally;
+    }
+    *out = pager;
+}
+
+/* A carved pager without sequences and with all pages free. */
+static void oscar__pager_init(oscar_pager *pager, const oscar_pager_desc *resolved)
+{
+    size_t i, pages = (size_t)resolved->max_pages, sequences = (size_t)resolved->max_sequences;
+    pager->desc = *resolved;
+    pager->bytes = 0;
+    pager->table_pages = oscar__pager_table(resolved);
+    pager->free_count = resolved->max_pages;
+    pager->free_slot = 0;
+    memset(pager->seqs, 0, sequences * sizeof(oscar__seq));
+    for (i = 0; i < sequences; i++) {
+        pager->seqs[i].pages = pager->tables + i * (size_t)pager->table_pages;
+        pager->seqs[i].next = i + 1 < sequences ? (uint32_t)(i + 1) : OSCAR__NO_SLOT;
+    }
+    for (i = 0; i < pages; i++) {
+        pager->references[i] = 0;
+        pager->free_pages[i] = (uint32_t)(pages - 1 - i);
+    }
+}
+
+OSCAR_API oscar_result oscar_pager_create(const oscar_pager_desc *desc, oscar_pager **out)
+{
+    oscar_pager_desc resolved;
+    oscar__carver carver = { NULL, 0 };
+    oscar_pager *pager;
+    oscar_result result;
+    size_t bytes;
+    if (!desc) return OSCAR_ERR_ARGUMENT;
+    if (!out) return OSCAR__FAIL(&desc->hooks, OSCAR_ERR_ARGUMENT, "oscar_pager_create has no place for the pager");
+    if ((result = oscar__pager_resolve(desc, &resolved)) != OSCAR_OK) return result;
+    oscar__pager_carve(&carver, &resolved, &pager);
+    bytes = carver.size;
+    carver.base = (unsigned char *)oscar__alloc(&resolved.hooks, bytes);
+    if (!carver.base)
+        return OSCAR__FAIL(&resolved.hooks, OSCAR_ERR_MEMORY, "no memory for a pager of %z bytes: lower max_sequences, "
+                           "max_pages or max_tokens", bytes);
+    carver.size = 0;
+    oscar__pager_carve(&carver, &resolved, &pager);
+    oscar__pager_init(pager, &resolved);
+    pager->bytes = bytes;
+    *out = pager;
+    return OSCAR_OK;
+}
+
+OSCAR_API void oscar_pager_destroy(oscar_pager *pager)
+{
+    if (pager) {
+        oscar_hooks hooks = pager->desc.hooks;
+        oscar__carver_free(&hooks, pager, pager->bytes);
+    }
+}
+
+OSCAR_API int64_t oscar_pager_free_pages(const oscar_pager *pager) { return pager ? pager->free_count : 0; }
+
+/* A handle has the slot in its low and the generation in its high 32 bits. Generations are 1 to 2^32 - 1, so that no
+   handle is 0; a slot uses one again after 2^32 - 1 openings. */
+static int oscar__seq_slot(oscar_seq seq) { return (int)(seq & 0x7fffffffu); }
+
+/* The slot of an open sequence, *out NULL where seq is none. hooks NULL: no log. */
+static oscar_result oscar__seq_find(const oscar_pager *pager, const oscar_hooks *hooks, oscar_seq seq,
+                                    oscar__seq **out)
+{
+    uint32_t slot = (uint32_t)seq;
+    *out = NULL;
+    if (!pager) return OSCAR_ERR_ARGUMENT;
+    if (slot >= (uint32_t)pager->desc.max_sequences || !pager->seqs[slot].open
+        || pager->seqs[slot].generation != (uint32_t)(seq >> 32))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_HANDLE, "the sequence of slot %I, generation %I is not open: it was closed "
+                           "or never opened", (int64_t)slot, (int64_t)(seq >> 32));
+    *out = &pager->seqs[slot];
+    return OSCAR_OK;
+}
+
+static int oscar__slot_of(const oscar_pager *pager, const oscar__seq *s) { return (int)(s - pager->seqs); }
+
+/* ERR_STATE while a step is open or drafts wait. */
+static oscar_result oscar__seq_idle(const oscar_pager *pager, const oscar_hooks *hooks, const oscar__seq *s)
+{
+    if (s->step == OSCAR_STEP_NONE) return OSCAR_OK;
+    if (s->step == OSCAR_STEP_DRAFTED)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "sequence of slot %i has %I drafts waiting: accept or abort them "
+                           "first", oscar__slot_of(pager, s), s->step_rows);
+    return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "sequence of slot %i has an open step of %I rows: append them in every "
+                       "layer, or abort it first", oscar__slot_of(pager, s), s->step_rows);
+}
+
+/* Moves that only reach n and h. */
+static void oscar__moves_to(oscar_moves *moves, int64_t length, int64_t history)
+{
+    memset(moves, 0, sizeof *moves);
+    moves->length = length;
+    moves->history = history;
+}
+
+static void oscar__moves_demote(const oscar_pager *pager, int64_t from, int64_t to, oscar_moves *moves)
+{
+    if (to > from) {
+        moves->demote_first = from / pager->desc.page_tokens;
+        moves->demote_count = (to - from) / pager->desc.page_tokens;
+    }
+}
+
+/* The tokens behind moves->history that are still in the first page after it go back to recent. */
+static void oscar__moves_decode(const oscar_pager *pager, const oscar__seq *s, oscar_moves *moves)
+{
+    int64_t tokens = moves->length - pager->desc.sink - moves->history;
+    if (tokens > 0) {
+        moves->decode_page = s->pages[moves->history / pager->desc.page_tokens];
+        moves->decode_tokens = (int)tokens;
+        moves->decode_position = pager->desc.sink + moves->history;
+    }
+}
+
+/* Takes `count` free pages for the end of the table. There is room: h / P fits for every length up to max_tokens, and
+   no table holds more than max_pages different pages. */
+static void oscar__pages_take(oscar_pager *pager, oscar__seq *s, int64_t count)
+{
+    OSCAR_ASSERT(count <= pager->free_count && s->page_count + count <= pager->table_pages);
+    for (; count > 0; count--) {
+        uint32_t id = pager->free_pages[--pager->free_count];
+        pager->references[id] = 1;
+        s->pages[s->page_count++] = id;
+    }
+}
+
+/* Drops the references of s to all but the first `keep` pages. */
+static void oscar__pages_keep(oscar_pager *pager, oscar__seq *s, int64_t keep)
+{
+    while (s->page_count > keep) {
+        uint32_t id = s->pages[--s->page_count];
+        if (--pager->references[id] == 0) pager->free_pages[pager->free_count++] = id;
+    }
+}
+
+/* s is at length and history of moves, without a step; pages beyond go back. */
+static void oscar__seq_settle(oscar_pager *pager, oscar__seq *s, const oscar_moves *moves)
+{
+    s->length = moves->length;
+    s->history = s->step_history = moves->history;
+    s->step = OSCAR_STEP_NONE;
+    s->step_rows = 0;
+    oscar__pages_keep(pager, s, moves->history / pager->desc.page_tokens);
+}
+
+static oscar_result oscar__plan_open(const oscar_pager *pager, const oscar_hooks *hooks)
+{
+    if (pager->free_slot == OSCAR__NO_SLOT)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FULL, "all %i sequences are open: close one, or raise max_sequences",
+                           pager->desc.max_sequences);
+    return OSCAR_OK;
+}
+
+/* Takes the free slot that oscar__plan_open found. */
+static oscar__seq *oscar__seq_start(oscar_pager *pager, oscar_seq *out)
+{
+    uint32_t slot = pager->free_slot;
+    oscar__seq *s = &pager->seqs[slot];
+    pager->free_slot = s->next;
+    s->length = s->history = s->step_rows = s->step_history = s->page_count = 0;
+    s->step = OSCAR_STEP_NONE;
+    s->open = 1;
+    if (++s->generation == 0) s->generation = 1;
+    *out = (oscar_seq)s->generation << 32 | slot;
+    return s;
+}
+
+OSCAR_API oscar_result oscar_seq_open(oscar_pager *pager, oscar_seq *out)
+{
+    oscar_result result;
+    if (!pager) return OSCAR_ERR_ARGUMENT;
+    if (!out) return OSCAR__FAIL(&pager->desc.hooks, OSCAR_ERR_ARGUMENT, "oscar_seq_open has no place for the handle");
+    if ((result = oscar__plan_open(pager, &pager->desc.hooks)) != OSCAR_OK) return result;
+    oscar__seq_start(pager, out);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_seq_close(oscar_pager *pager, oscar_seq seq)
+{
+    oscar__seq *s;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    oscar__pages_keep(pager, s, 0);
+    s->open = 0;
+    s->next = pager->free_slot;
+    pager->free_slot = (uint32_t)oscar__seq_slot(seq);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_seq_get(const oscar_pager *pager, oscar_seq seq, oscar_seq_state *out)
+{
+    oscar__seq *s;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    if (!out) return OSCAR__FAIL(&pager->desc.hooks, OSCAR_ERR_ARGUMENT, "oscar_seq_get has no place for the state");
+    out->length = s->length;
+    out->history = s->history;
+    out->sink = s->length < pager->desc.sink ? s->length : pager->desc.sink;
+    out->recent = s->length - out->sink - s->history;
+    out->step = s->step;
+    out->step_rows = s->step_rows;
+    out->step_history = s->step_history;
+    out->pages = s->pages;
+    out->page_count = s->page_count;
+    return OSCAR_OK;
+}
+
+/* Cut of s, or of a copy of s, to length. */
+static oscar_result oscar__plan_cut(const oscar_pager *pager, const oscar_hooks *hooks, const oscar__seq *s,
+                                    int64_t length, oscar_moves *moves)
+{
+    const oscar_pager_desc *d = &pager->desc;
+    oscar_result result = oscar__seq_idle(pager, hooks, s);
+    oscar__moves_to(moves, s->length, s->history);
+    if (result != OSCAR_OK) return result;
+    if (length < 0 || length > s->length)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "length %I asked for, but the sequence of slot %i has %I tokens: "
+                           "give 0 to that", length, oscar__slot_of(pager, s), s->length);
+    if (length >= d->sink + s->history) {
+        oscar__moves_to(moves, length, s->history);
+    } else {
+        oscar__moves_to(moves, length, oscar__whole_pages(d, length - d->sink));
+        oscar__moves_decode(pager, s, moves);
+    }
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__plan_fork(const oscar_pager *pager, const oscar_hooks *hooks, const oscar__seq *s,
+                                     int64_t length, oscar_moves *moves)
+{
+    oscar_result result = oscar__plan_cut(pager, hooks, s, length, moves);
+    return result != OSCAR_OK ? result : oscar__plan_open(pager, hooks);
+}
+
+OSCAR_API oscar_result oscar_seq_fork(oscar_pager *pager, oscar_seq seq, int64_t length, oscar_seq *out,
+                                      oscar_moves *moves)
+{
+    oscar__seq *s, *child;
+    oscar_moves plan;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    if (!out) return OSCAR__FAIL(&pager->desc.hooks, OSCAR_ERR_ARGUMENT, "oscar_seq_fork has no place for the handle");
+    if ((result = oscar__plan_fork(pager, &pager->desc.hooks, s, length, &plan)) != OSCAR_OK) return result;
+    child = oscar__seq_start(pager, out);
+    for (; child->page_count < plan.history / pager->desc.page_tokens; child->page_count++) {
+        uint32_t id = s->pages[child->page_count];
+        pager->references[id]++;
+        child->pages[child->page_count] = id;
+    }
+    oscar__seq_settle(pager, child, &plan);
+    if (moves) *moves = plan;
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_seq_cut(oscar_pager *pager, oscar_seq seq, int64_t length, oscar_moves *moves)
+{
+    oscar__seq *s;
+    oscar_moves plan;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    if ((result = oscar__plan_cut(pager, &pager->desc.hooks, s, length, &plan)) != OSCAR_OK) return result;
+    oscar__seq_settle(pager, s, &plan);
+    if (moves) *moves = plan;
+    return OSCAR_OK;
+}
+
+/* history: h once all rows are committed, also for drafts; pages: how many that takes from the free ones. Where both
+   limits are exceeded, max_tokens is named only if it is what keeps a sequence from taking all pages. */
+static oscar_result oscar__plan_reserve(const oscar_pager *pager, const oscar_hooks *hooks, const oscar__seq *s,
+                                        int64_t rows, int draft, int64_t *history, int64_t *pages)
+{
+    const oscar_pager_desc *d = &pager->desc;
+    int too_long;
+    oscar_result result = oscar__seq_idle(pager, hooks, s);
+    *history = s->history;
+    *pages = 0;
+    if (result != OSCAR_OK) return result;
+    if (rows < 1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "%I rows asked for: a step has at least 1", rows);
+    if (draft && rows > d->max_draft)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "%I drafts asked for: give at most %i, or raise max_draft", rows,
+                           d->max_draft);
+    too_long = rows > d->max_tokens - s->length;
+    *history = oscar__history_at(d, s, rows > INT64_MAX - s->length ? INT64_MAX : s->length + rows);
+    *pages = *history / d->page_tokens - s->page_count;
+    if (*pages > pager->free_count && (!too_long || pager->table_pages == d->max_pages))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FULL, "out of pages: %I wanted for %I rows, %I of %I free: close or cut a "
+                           "sequence, or raise max_pages", *pages, rows, pager->free_count, d->max_pages);
+    if (too_long)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FULL, "%I rows asked for, but the sequence of slot %i has %I of at most %I "
+                           "tokens: cut it, or raise max_tokens", rows, oscar__slot_of(pager, s), s->length,
+                           d->max_tokens);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_seq_reserve(oscar_pager *pager, oscar_seq seq, int64_t rows, int draft,
+                                         oscar_moves *moves)
+{
+    oscar__seq *s;
+    int64_t history, pages;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    result = oscar__plan_reserve(pager, &pager->desc.hooks, s, rows, draft, &history, &pages);
+    if (result != OSCAR_OK) return result;
+    oscar__pages_take(pager, s, pages);
+    s->step = draft ? OSCAR_STEP_DRAFT : OSCAR_STEP_APPEND;
+    s->step_rows = rows;
+    s->step_history = draft ? s->history : history;
+    if (moves) {
+        oscar__moves_to(moves, draft ? s->length : s->length + rows, s->step_history);
+        oscar__moves_demote(pager, s->history, s->step_history, moves);
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_seq_commit(oscar_pager *pager, oscar_seq seq)
+{
+    oscar__seq *s;
+    oscar_moves plan;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    if (s->step == OSCAR_STEP_DRAFT) {
+        s->step = OSCAR_STEP_DRAFTED;
+        return OSCAR_OK;
+    }
+    if (s->step != OSCAR_STEP_APPEND)
+        return OSCAR__FAIL(&pager->desc.hooks, OSCAR_ERR_STATE, "sequence of slot %i has no step to commit: reserve "
+                           "first", oscar__slot_of(pager, s));
+    oscar__moves_to(&plan, s->length + s->step_rows, s->step_history);
+    oscar__seq_settle(pager, s, &plan);
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__plan_accept(const oscar_pager *pager, const oscar_hooks *hooks, const oscar__seq *s,
+                                       int64_t rows, oscar_moves *moves)
+{
+    oscar__moves_to(moves, s->length, s->history);
+    if (s->step != OSCAR_STEP_DRAFTED)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "sequence of slot %i has no drafts that every layer has appended: "
+                           "nothing to accept", oscar__slot_of(pager, s));
+    if (rows < 0 || rows > s->step_rows)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "%I drafts to accept: the sequence of slot %i has %I", rows,
+                           oscar__slot_of(pager, s), s->step_rows);
+    oscar__moves_to(moves, s->length + rows, oscar__history_at(&pager->desc, s, s->length + rows));
+    oscar__moves_demote(pager, s->history, moves->history, moves);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_seq_accept(oscar_pager *pager, oscar_seq seq, int64_t rows, oscar_moves *moves)
+{
+    oscar__seq *s;
+    oscar_moves plan;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    if ((result = oscar__plan_accept(pager, &pager->desc.hooks, s, rows, &plan)) != OSCAR_OK) return result;
+    oscar__seq_settle(pager, s, &plan);
+    if (moves) *moves = plan;
+    return OSCAR_OK;
+}
+
+/* After a started append step some layers have history step_history, the others history: all go to the largest h that
+   n tokens allow, min(step_history, P floor(max(0, n - S0) / P)), which is not below history. */
+OSCAR_API oscar_result oscar_seq_abort(oscar_pager *pager, oscar_seq seq, int started, oscar_moves *moves)
+{
+    oscar__seq *s;
+    oscar_moves plan;
+    oscar_result result = oscar__seq_find(pager, pager ? &pager->desc.hooks : NULL, seq, &s);
+    if (result != OSCAR_OK) return result;
+    if (s->step == OSCAR_STEP_NONE)
+        return OSCAR__FAIL(&pager->desc.hooks, OSCAR_ERR_STATE, "sequence of slot %i has no step to abort",
+                           oscar__slot_of(pager, s));
+    oscar__moves_to(&plan, s->length, s->history);
+    if (started && s->step_history > s->history) {
+        int64_t whole = oscar__whole_pages(&pager->desc, s->length - pager->desc.sink);
+        plan.history = whole < s->step_history ? whole : s->step_history;
+        oscar__moves_demote(pager, s->history, plan.history, &plan);
+        if (s->step_history > plan.history) oscar__moves_decode(pager, s, &plan);
+    }
+    oscar__seq_settle(pager, s, &plan);
+    if (moves) *moves = plan;
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_seq_can(const oscar_pager *pager, oscar_seq seq, oscar_op op, int64_t arg)
+{
+    oscar__seq *s;
+    oscar_moves moves;
+    int64_t history, pages;
+    oscar_result result;
+    if (pager && op == OSCAR_CAN_SHIFT) return OSCAR_ERR_UNSUPPORTED;
+    if ((result = oscar__seq_find(pager, NULL, seq, &s)) != OSCAR_OK) return result;
+    switch (op) {
+    case OSCAR_CAN_RESERVE: return oscar__plan_reserve(pager, NULL, s, arg, 0, &history, &pages);
+    case OSCAR_CAN_DRAFT: return oscar__plan_reserve(pager, NULL, s, arg, 1, &history, &pages);
+    case OSCAR_CAN_ACCEPT: return oscar__plan_accept(pager, NULL, s, arg, &moves);
+    case OSCAR_CAN_CUT: return oscar__plan_cut(pager, NULL, s, arg, &moves);
+    case OSCAR_CAN_FORK: return oscar__plan_fork(pager, NULL, s, arg, &moves);
+    case OSCAR_CAN_SAVE: return oscar__seq_idle(pager, NULL, s);
+    case OSCAR_CAN_SHIFT: break;
+    }
+    return OSCAR_ERR_ARGUMENT;
+}
+
+#define OSCAR__BROKEN(pager, ...) OSCAR__FAIL(&(pager)->desc.hooks, OSCAR_ERR_STATE, __VA_ARGS__)
+
+/* Every slot is open or once in the list of free slots. */
+static oscar_result oscar__check_slots(const oscar_pager *pager)
+{
+    int slots = pager->desc.max_sequences, free_slots = 0, open = 0, i;
+    uint32_t slot = pager->free_slot;
+    for (i = 0; i < slots; i++) open += pager->seqs[i].open != 0;
+    for (; slot != OSCAR__NO_SLOT; slot = pager->seqs[slot].next) {
+        if (slot >= (uint32_t)slots || pager->seqs[slot].open)
+            return OSCAR__BROKEN(pager, "the list of free slots holds slot %I, which is open or none", (int64_t)slot);
+        if (free_slots == slots) return OSCAR__BROKEN(pager, "the list of free slots has a circle");
+        free_slots++;
+    }
+    if (free_slots != slots - open)
+        return OSCAR__BROKEN(pager, "%i slots are open and %i free, of %i", open, free_slots, slots);
+    return OSCAR_OK;
+}
+
+/* Lengths, step and table size of an open sequence. */
+static oscar_result oscar__check_seq(const oscar_pager *pager, const oscar__seq *s)
+{
+    const oscar_pager_desc *d = &pager->desc;
+    int slot = oscar__slot_of(pager, s), drafts = s->step == OSCAR_STEP_DRAFT || s->step == OSCAR_STEP_DRAFTED;
+    int64_t reached;
+    if (s->generation == 0) return OSCAR__BROKEN(pager, "slot %i: open with generation 0", slot);
+    if (s->length < 0 || s->length > d->max_tokens)
+        return OSCAR__BROKEN(pager, "slot %i: length %I is not in 0 to %I", slot, s->length, d->max_tokens);
+    if (s->history < 0 || s->history % d->page_tokens)
+        return OSCAR__BROKEN(pager, "slot %i: history %I is no multiple of %i", slot, s->history, d->page_tokens);
+    if (s->history > 0 && s->history > s->length - d->sink)
+        return OSCAR__BROKEN(pager, "slot %i: history %I is too long for %I tokens", slot, s->history, s->length);
+    if (s->history < oscar__history_due(d, s->length))
+        return OSCAR__BROKEN(pager, "slot %i: recent holds %I tokens, at most %I are due", slot,
+                             s->length - d->sink - s->history, (int64_t)d->recent + d->page_tokens - 1);
+    if ((int)s->step < (int)OSCAR_STEP_NONE || (int)s->step > (int)OSCAR_STEP_DRAFTED)
+        return OSCAR__BROKEN(pager, "slot %i: step %i is none of the four", slot, (int)s->step);
+    if ((s->step == OSCAR_STEP_NONE) != (s->step_rows == 0) || s->step_rows < 0
+        || s->step_rows > d->max_tokens - s->length || (drafts && s->step_rows > d->max_draft))
+        return OSCAR__BROKEN(pager, "slot %i: %I rows do not fit step %i", slot, s->step_rows, (int)s->step);
+    reached = oscar__history_at(d, s, s->length + s->step_rows);
+    if (s->step_history != (s->step == OSCAR_STEP_APPEND ? reached : s->history))
+        return OSCAR__BROKEN(pager, "slot %i: history %I after step %i of %I rows is wrong", slot, s->step_history,
+                             (int)s->step, s->step_rows);
+    if (s->page_count > pager->table_pages)
+        return OSCAR__BROKEN(pager, "slot %i: %I pages do not fit its table of %I", slot, s->page_count,
+                             pager->table_pages);
+    if (s->page_count != reached / d->page_tokens)
+        return OSCAR__BROKEN(pager, "slot %i: the table holds %I pages, %I are due", slot, s->page_count,
+                             reached / d->page_tokens);
+    return OSCAR_OK;
+}
+
+/* Counts the references of a checked sequence. */
+static oscar_result oscar__check_table(const oscar_pager *pager, const oscar__seq *s)
+{
+    int64_t i;
+    for (i = 0; i < s->page_count; i++) {
+        uint32_t id = s->pages[i];
+        oscar__tally *tally;
+        if ((int64_t)id >= pager->desc.max_pages)
+            return OSCAR__BROKEN(pager, "slot %i: the table holds page %I of %I", oscar__slot_of(pager, s), (int64_t)id,
+                                 pager->desc.max_pages);
+        tally = &pager->tally[id];
+        if (tally->references && tally->index != (uint32_t)i)
+            return OSCAR__BROKEN(pager, "page %I stands at place %I of one table and %I of another", (int64_t)id,
+                                 (int64_t)tally->index, i);
+        tally->references++;
+        tally->index = (uint32_t)i;
+    }
+    return OSCAR_OK;
+}
+
+/* Every page has the references that the tables hold, or is once in the free list. */
+static oscar_result oscar__check_pages(const oscar_pager *pager)
+{
+    int64_t i, pages = pager->desc.max_pages;
+    for (i = 0; i < pages; i++)
+        if (pager->references[i] != pager->tally[i].references)
+            return OSCAR__BROKEN(pager, "page %I counts %I references, the tables hold %I", i,
+                                 (int64_t)pager->references[i], (int64_t)pager->tally[i].references);
+    if (pager->free_count < 0 || pager->free_count > pages)
+        return OSCAR__BROKEN(pager, "%I pages are free, of %I", pager->free_count, pages);
+    for (i = 0; i < pager->free_count; i++) {
+        uint32_t id = pager->free_pages[i];
+        if ((int64_t)id >= pages || pager->tally[id].references)
+            return OSCAR__BROKEN(pager, "the free list holds page %I, which is in use, twice in the list, or none",
+                                 (int64_t)id);
+        pager->tally[id].references = 1;
+    }
+    for (i = 0; i < pages; i++)
+        if (!pager->tally[i].references) return OSCAR__BROKEN(pager, "page %I is neither in use nor free", i);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_pager_check(oscar_pager *pager)
+{
+    oscar_result result;
+    int i;
+    if (!pager) return OSCAR_ERR_ARGUMENT;
+    if ((result = oscar__check_slots(pager)) != OSCAR_OK) return result;
+    memset(pager->tally, 0, (size_t)pager->desc.max_pages * sizeof(oscar__tally));
+    for (i = 0; i < pager->desc.max_sequences; i++) {
+        const oscar__seq *s = &pager->seqs[i];
+        if (!s->open) continue;
+        if ((result = oscar__check_seq(pager, s)) != OSCAR_OK) return result;
+        if ((result = oscar__check_table(pager, s)) != OSCAR_OK) return result;
+    }
+    return oscar__check_pages(pager);
+}
+/* == 3.15 CACHE == */
+
+/* One allocation: pager, layers, pairs, pools, windows. The windows of a sequence in a layer, in the window type:
+
+     K [S0 + C][Hkv][Dk]   V [S0 + C][Hkv][Dv]      places 0 .. S0 - 1: the sink, the token at position p in place p
+                                                    places S0 ..: the ring, position p in place S0 + (p - S0) mod C
+   C = W + P - 1 + max(1, max_draft), so that what recent may hold, and drafts, never meet. */
+
+typedef struct oscar__store_layer {
+    oscar_layout layout;
+    unsigned char *pool;         /* [max_pages][layout.bytes] */
+    unsigned char *k_windows;    /* [max_sequences][S0 + C][Hkv][Dk] */
+    unsigned char *v_windows;    /* [max_sequences][S0 + C][Hkv][Dv] */
+    unsigned char *appended;     /* [max_sequences]: this layer has written the rows of the open step */
+} oscar__store_layer;
+
+/* What a desc costs. values: K and V values of one token in all layers; page: bytes of one page id in all layers. */
+typedef struct oscar__sizes { size_t total, pages, windows, page, values, widest; } oscar__sizes;
+
+struct oscar_cache {
+    oscar_cache_desc desc;       /* resolved; layers and rotations NULL */
+    oscar_pager_desc pager_desc;
+    oscar__sizes sizes;
+    int layer_count;
+    int64_t ring;                /* C */
+    uint64_t hash;               /* of everything that the meaning of a blob depends on */
+    oscar_pager *pager;
+    oscar__store_layer *layers;
+    int *appended_layers;        /* [max_sequences] */
+    float *rows;                 /* [page_tokens][widest dimension], for demotion */
+};
+
+/* ---- create ---- */
+
+/* Layer i of the desc, with what the rotations say where the desc says nothing. */
+static oscar_result oscar__cache_layer(const oscar_cache_desc *d, int i, oscar_layer *out)
+{
+    oscar_layer l = d->layers[i], r;
+    oscar_result result;
+    if (!d->rotations) { *out = l; return OSCAR_OK; }
+    if ((result = oscar_rotations_layer(d->rotations, i, &r)) != OSCAR_OK) return result;
+    if ((r.kv_heads && r.kv_heads != l.kv_heads) || (r.k_dim && r.k_dim != l.k_dim)
+        || (r.v_dim && r.v_dim != (l.v_dim ? l.v_dim : l.k_dim)))
+        return OSCAR__FAIL(&d->hooks, OSCAR_ERR_SHAPE,
+                           "layer %i: the rotations have %i heads of %i and %i channels, the cache %i of %i and %i", i,
+                           r.kv_heads, r.k_dim, r.v_dim, l.kv_heads, l.k_dim, l.v_dim);
+    if (!l.k_bits) l.k_bits = r.k_bits;
+    if (!l.v_bits) l.v_bits = r.v_bits;
+    if (l.k_fit == OSCAR_UNBIASED) l.k_fit = r.k_fit;
+    if (l.v_fit == OSCAR_UNBIASED) l.v_fit = r.v_fit;
+    if (l.k_clip >= 0 && !(l.k_clip > 0)) l.k_clip = r.k_clip;
+    if (l.v_clip >= 0 && !(l.v_clip > 0)) l.v_clip = r.v_clip;
+    if (!l.k_group) l.k_group = r.k_group;
+    if (!l.v_group) l.v_group = r.v_group;
+    if (!l.k_page_mean) l.k_page_mean = r.k_page_mean;
+    if (!l.v_folded) l.v_folded = r.v_folded;
+    if (!l.k) l.k = r.k;
+    if (!l.v) l.v = r.v;
+    *out = l;
+    return OSCAR_OK;
+}
+
+static oscar_result oscar__cache_resolve(const oscar_cache_desc *in, oscar_cache_desc *d, oscar_pager_desc *pager)
+{
+    oscar_pager_desc p;
+    oscar_result result;
+    if (!in) return OSCAR_ERR_ARGUMENT;
+    if ((result = oscar__hooks_check(&in->hooks)) != OSCAR_OK) return result;
+    if (!in->layers || in->layer_count < 1)
+        return OSCAR__FAIL(&in->hooks, OSCAR_ERR_ARGUMENT, "a cache needs layers and layer_count of at least 1");
+    if (in->rotations && oscar_rotations_count(in->rotations) != in->layer_count)
+        return OSCAR__FAIL(&in->hooks, OSCAR_ERR_SHAPE, "layer_count is %i, the rotations have %i layers",
+                           in->layer_count, oscar_rotations_count(in->rotations));
+    memset(&p, 0, sizeof p);
+    p.max_sequences = in->max_sequences;
+    p.max_pages = in->max_pages;
+    p.max_tokens = in->max_tokens;
+    p.sink = in->sink;
+    p.recent = in->recent;
+    p.page_tokens = in->page_tokens;
+    p.max_draft = in->max_draft;
+    p.hooks = in->hooks;
+    if ((result = oscar__pager_resolve(&p, pager)) != OSCAR_OK) return result;
+    *d = *in;
+    if (d->window_type == OSCAR_TYPE_DEFAULT) d->window_type = OSCAR_BF16;
+    return OSCAR_OK;
+}
+
+/* Copies the pairs of one side into the allocation (or counts them). A matrix that neighbouring heads share is copied
+   once. pairs: in, the caller's; out, the copies. */
+static void oscar__cache_carve_pairs(oscar__carver *carver, int heads, const oscar_pair **pairs)
+{
+    const oscar_pair *from = *pairs;
+    oscar_pair *to;
+    int h, m;
+    if (!from) return;
+    to = (oscar_pair *)oscar__carve(carver, (size_t)heads, sizeof *to);
+    for (h = 0; h < heads; h++) {
+        const float *source[3], *copy[3] = { NULL, NULL, NULL };
+        size_t dim = (size_t)from[h].dim;
+        source[0] = from[h].to;
+        source[1] = from[h].dual;
+        source[2] = from[h].mean;
+        for (m = 0; m < 3; m++) {
+            size_t count = m == 2 ? dim : dim * dim;
+            int shared = h > 0 && m < 2 && source[m] == (m ? from[h - 1].dual : from[h - 1].to);
+            float *place = source[m] && !shared ? (float *)oscar__carve(carver, count, sizeof(float)) : NULL;
+            if (!to) continue;
+            if (place) memcpy(place, source[m], count * sizeof(float));
+            copy[m] = shared ? (m ? to[h - 1].dual : to[h - 1].to) : place;
+        }
+        if (!to) continue;
+        to[h] = from[h];
+        to[h].to = copy[0];
+        to[h].dual = copy[1];
+        to[h].mean = copy[2];
+        if (to[h].dual && !(to[h].norm > 0)) to[h].norm = oscar__matrix_norm(to[h].dim, to[h].to);
+    }
+    if (to) *pairs = to;
+}
+
+static size_t oscar__window_rows(const oscar_pager_desc *p)
+{
+    return (size_t)p->sink + (size_t)p->recent + (size_t)p->page_tokens - 1
+           + (size_t)(p->max_draft > 1 ? p->max_draft : 1);
+}
+
+/* One layer's arrays. Counts, or places them into *out. */
+static oscar_result oscar__cache_carve_layer(oscar__carver *carver, const oscar_cache_desc *d,
+                                             const oscar_pager_desc *p, int i, oscar__store_layer *out,
+                                             oscar__sizes *sizes)
+{
+    oscar__store_layer s;
+    oscar_layer layer;
+    oscar_result result = oscar__cache_layer(d, i, &layer);
+    size_t slots = (size_t)p->max_sequences, k_dim, v_dim, row, k_bytes, v_bytes, pages;
+    if (result == OSCAR_OK) result = oscar_page_layout(&layer, p->page_tokens, d->window_type, &d->hooks, &s.layout);
+    if (result != OSCAR_OK)
+        return OSCAR__FAIL(&d->hooks, result, "layer %i of the cache is refused: see the line before", i);
+    oscar__cache_carve_pairs(carver, s.layout.layer.kv_heads, &s.layout.layer.k);
+    oscar__cache_carve_pairs(carver, s.layout.layer.kv_heads, &s.layout.layer.v);
+
+    k_dim = (size_t)s.layout.layer.k_dim;
+    v_dim = (size_t)s.layout.layer.v_dim;
+    row = oscar__mul((size_t)s.layout.layer.kv_heads, oscar__type_size(d->window_type));
+    row = oscar__mul(row, oscar__mul(slots, oscar__window_rows(p)));
+    k_bytes = oscar__mul(row, k_dim);
+    v_bytes = oscar__mul(row, v_dim);
+    pages = oscar__mul((size_t)p->max_pages, s.layout.bytes);
+    s.pool = (unsigned char *)oscar__carve(carver, pages, 1);
+    s.k_windows = (unsigned char *)oscar__carve(carver, k_bytes, 1);
+    s.v_windows = (unsigned char *)oscar__carve(carver, v_bytes, 1);
+    s.appended = (unsigned char *)oscar__carve(carver, slots, 1);
+    sizes->pages = oscar__add(sizes->pages, pages);
+    sizes->windows = oscar__add(sizes->windows, oscar__add(k_bytes, v_bytes));
+    sizes->page = oscar__add(sizes->page, s.layout.bytes);
+    sizes->values = oscar__add(sizes->values, (size_t)s.layout.layer.kv_heads * (k_dim + v_dim));
+    if (k_dim > sizes->widest) sizes->widest = k_dim;
+    if (v_dim > sizes->widest) sizes->widest = v_dim;
+    if (out) *out = s;
+    return OSCAR_OK;
+}
+
+/* The whole cache; *out is NULL where the carver only counts. */
+static oscar_result oscar__cache_carve(oscar__carver *carver, const oscar_cache_desc *d, const oscar_pager_desc *p,
+                                       oscar__sizes *sizes, oscar_cache **out)
+{
+    oscar_cache *cache = (oscar_cache *)oscar__carve(carver, 1, sizeof *cache);
+    size_t layer_count = (size_t)d->layer_count, slots = (size_t)p->max_sequences;
+    oscar__store_layer *layers = (oscar__store_layer *)oscar__carve(carver, layer_count, sizeof *layers);
+    int *appended_layers = (int *)oscar__carve(carver, slots, sizeof(int));
+    oscar_pager *pager;
+    float *rows;
+    int i;
+    oscar__pager_carve(carver, p, &pager);
+    memset(sizes, 0, sizeof *sizes);
+    for (i = 0; i < d->layer_count; i++) {
+        oscar_result result = oscar__cache_carve_layer(carver, d, p, i, layers ? &layers[i] : NULL, sizes);
+        if (result != OSCAR_OK) return result;
+    }
+    rows = (float *)oscar__carve(carver, oscar__mul(sizes->widest, (size_t)p->page_tokens), sizeof(float));
+    sizes->total = carver->size;
+    if (cache) {
+        cache->layers = layers;
+        cache->appended_layers = appended_layers;
+        cache->pager = pager;
+        cache->rows = rows;
+        cache->sizes = *sizes;
+    }
+    *out = cache;
+    return OSCAR_OK;
+}
+
+static uint64_t oscar__hash_integer(uint64_t hash, int64_t value)
+{
+    unsigned char bytes[8];
+    oscar__put64(bytes, (uint64_t)value);
+    return oscar__fnv(hash, bytes, sizeof bytes);
+}
+
+static uint64_t oscar__hash_floats(uint64_t hash, const float *x, size_t count)
+{
+    unsigned char bytes[4];
+    size_t i;
+    for (i = 0; x && i < count; i++) {
+        oscar__put32(bytes, oscar__bits_of_float(x[i]));
+        hash = oscar__fnv(hash, bytes, sizeof bytes);
+    }
+    return hash;
+}
+
+static uint64_t oscar__hash_pairs(uint64_t hash, const oscar_pair *pairs, int heads, int dim)
+{
+    int h;
+    for (h = 0; h < heads; h++) {
+        oscar_pair pair = oscar__pair_of(pairs, h, dim);
+        hash = oscar__hash_integer(hash, (int64_t)pair.kind);
+        hash = oscar__hash_floats(hash, pair.to, (size_t)dim * (size_t)dim);
+        hash = oscar__hash_integer(hash, pair.mean != NULL);
+        hash = oscar__hash_floats(hash, pair.mean, (size_t)dim);
+    }
+    return hash;
+}
+
+/* FNV-1a 64 over the configuration: windows, window type, page tokens, and each layer's desc and pairs. */
+static uint64_t oscar__cache_hash(const oscar_cache *cache)
+{
+    const oscar_pager_desc *p = &cache->pager_desc;
+    uint64_t hash = OSCAR__FNV_START;
+    int i, j;
+    hash = oscar__hash_integer(hash, p->sink);
+    hash = oscar__hash_integer(hash, p->recent);
+    hash = oscar__hash_integer(hash, p->page_tokens);
+    hash = oscar__hash_integer(hash, (int64_t)cache->desc.window_type);
+    hash = oscar__hash_integer(hash, cache->layer_count);
+    for (i = 0; i < cache->layer_count; i++) {
+        const oscar_layer *l = &cache->layers[i].layout.layer;
+        int64_t fields[16];
+        fields[0] = l->q_heads; fields[1] = l->kv_heads; fields[2] = l->k_dim; fields[3] = l->v_dim;
+        fields[4] = l->window; fields[5] = l->k_bits; fields[6] = l->v_bits;
+        fields[7] = (int64_t)l->k_fit; fields[8] = (int64_t)l->v_fit;
+        fields[9] = (int64_t)floor(l->k_clip * 1e9 + 0.5); fields[10] = (int64_t)floor(l->v_clip * 1e9 + 0.5);
+        fields[11] = l->k_group; fields[12] = l->v_group; fields[13] = l->k_page_mean; fields[14] = l->v_folded;
+        fields[15] = (int64_t)oscar__bits_of_float(l->scale) << 32 | oscar__bits_of_float(l->softcap);
+        for (j = 0; j < 16; j++) hash = oscar__hash_integer(hash, fields[j]);
+        hash = oscar__hash_pairs(hash, l->k, l->kv_heads, l->k_dim);
+        hash = oscar__hash_pairs(hash, l->v, l->kv_heads, l->v_dim);
+    }
+    return hash;
+}
+
+OSCAR_API oscar_result oscar_cache_create(const oscar_cache_desc *desc, oscar_cache **out)
+{
+    oscar_cache_desc d;
+    oscar_pager_desc p;
+    oscar__sizes sizes;
+    oscar_cache *cache;
+    oscar__carver carver = { NULL, 0 };
+    oscar_result result = oscar__cache_resolve(desc, &d, &p);
+    int i;
+    if (result != OSCAR_OK) return result;
+    if (!out) return OSCAR__FAIL(&d.hooks, OSCAR_ERR_ARGUMENT, "oscar_cache_create has no place for the cache");
+    if ((result = oscar__cache_carve(&carver, &d, &p, &sizes, &cache)) != OSCAR_OK) return result;
+    carver.base = (unsigned char *)oscar__alloc(&d.hooks, carver.size);
+    if (!carver.base)
+        return OSCAR__FAIL(&d.hooks, OSCAR_ERR_MEMORY,
+                           "no memory for a cache of %z bytes (%z of pages, %z of windows): lower max_pages or "
+                           "max_sequences", carver.size, sizes.pages, sizes.windows);
+    carver.size = 0;
+    result = oscar__cache_carve(&carver, &d, &p, &sizes, &cache);
+    OSCAR_ASSERT(result == OSCAR_OK);   /* the same calls succeeded while counting */
+    cache->desc = d;
+    cache->desc.layers = NULL;
+    cache->desc.rotations = NULL;
+    cache->pager_desc = p;
+    cache->layer_count = d.layer_count;
+    cache->ring = (int64_t)oscar__window_rows(&p) - p.sink;
+    oscar__pager_init(cache->pager, &p);
+    memset(cache->appended_layers, 0, (size_t)p.max_sequences * sizeof(int));
+    for (i = 0; i < d.layer_count; i++) memset(cache->layers[i].appended, 0, (size_t)p.max_sequences);
+    cache->hash = oscar__cache_hash(cache);
+    *out = cache;
+    return OSCAR_OK;
+}
+
+OSCAR_API void oscar_cache_destroy(oscar_cache *cache)
+{
+    if (cache) {
+        oscar_hooks hooks = cache->desc.hooks;
+        oscar__carver_free(&hooks, cache, cache->sizes.total);
+    }
+}
+
+OSCAR_API oscar_result oscar_cache_bytes(const oscar_cache_desc *desc, int64_t tokens, oscar_footprint *out)
+{
+    oscar_cache_desc d;
+    oscar_pager_desc p;
+    oscar__sizes sizes;
+    oscar_cache *cache;
+    oscar__carver carver = { NULL, 0 };
+    double exact, values, history, pages;
+    oscar_result result = oscar__cache_resolve(desc, &d, &p);
+    if (result != OSCAR_OK) return result;
+    if (!out || tokens < 0)
+        return OSCAR__FAIL(&d.hooks, OSCAR_ERR_ARGUMENT,
+                           "oscar_cache_bytes needs a place for the answer, and 0 or more tokens");
+    if ((result = oscar__cache_carve(&carver, &d, &p, &sizes, &cache)) != OSCAR_OK) return result;
+    exact = (double)oscar__type_size(d.window_type);
+    values = (double)sizes.values * (tokens > 0 ? (double)tokens : 1);
+    history = (double)oscar__history_due(&p, tokens);
+    pages = history / p.page_tokens * (double)sizes.page;
+    out->total = sizes.total;
+    out->pages = sizes.pages;
+    out->windows = sizes.windows;
+    out->rest = sizes.total - sizes.pages - sizes.windows;
+    out->held_bits = 8 * (pages + ((double)tokens - history) * (double)sizes.values * exact) / values;
+    out->owned_bits = 8 * (pages + (double)oscar__window_rows(&p) * (double)sizes.values * exact) / values;
+    out->exact_bits = 8 * exact;
+    return OSCAR_OK;
+}
+
+OSCAR_API void oscar_cache_stats(const oscar_cache *cache, oscar_stats *out)
+{
+    int i;
+    memset(out, 0, sizeof *out);
+    for (i = 0; i < cache->pager_desc.max_sequences; i++) {
+        out->sequences += cache->pager->seqs[i].open;
+        out->tokens += cache->pager->seqs[i].open ? cache->pager->seqs[i].length : 0;
+    }
+    out->pages = cache->pager_desc.max_pages;
+    out->pages_used = out->pages - oscar_pager_free_pages(cache->pager);
+    out->bytes = cache->sizes.total;
+    out->page_bytes = cache->sizes.pages;
+    out->window_bytes = cache->sizes.windows;
+}
+
+OSCAR_API oscar_result oscar_cache_layout(const oscar_cache *cache, int layer, oscar_layout *out)
+{
+    if (!cache || !out || layer < 0 || layer >= cache->layer_count) return OSCAR_ERR_ARGUMENT;
+    *out = cache->layers[layer].layout;
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_cache_check(oscar_cache *cache)
+{
+    oscar_result result;
+    int i, j;
+    if (!cache) return OSCAR_ERR_ARGUMENT;
+    if ((result = oscar_pager_check(cache->pager)) != OSCAR_OK) return result;
+    for (i = 0; i < cache->pager_desc.max_sequences; i++) {
+        const oscar__seq *s = &cache->pager->seqs[i];
+        int appended = 0, open = s->open && (s->step == OSCAR_STEP_APPEND || s->step == OSCAR_STEP_DRAFT);
+        for (j = 0; j < cache->layer_count; j++) appended += cache->layers[j].appended[i];
+        if (appended != cache->appended_layers[i] || (appended && !open) || appended >= cache->layer_count)
+            return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_STATE,
+                               "slot %i: %i layers have appended, %i are counted, of %i", i, appended,
+                               cache->appended_layers[i], cache->layer_count);
+    }
+    return OSCAR_OK;
+}
+
+/* ---- windows and pages of a sequence ---- */
+
+static int64_t oscar__window_place(const oscar_cache *cache, int64_t position)
+{
+    int64_t sink = cache->pager_desc.sink;
+    return position < sink ? position : sink + (position - sink) % cache->ring;
+}
+
+/* Bytes from the start of a layer's K or V windows to a row of one head. */
+static size_t oscar__window_at(const oscar_cache *cache, const oscar__store_layer *s, int slot, int is_k, int h,
+                               int64_t place)
+{
+    const oscar_layer *l = &s->layout.layer;
+    size_t row = (size_t)slot * oscar__window_rows(&cache->pager_desc) + (size_t)place;
+    return (row * (size_t)l->kv_heads + (size_t)h) * (size_t)(is_k ? l->k_dim : l->v_dim)
+           * oscar__type_size(s->layout.window_type);
+}
+
+/* Where the window row of one head is that holds `position`. */
+static unsigned char *oscar__window_row(const oscar_cache *cache, const oscar__store_layer *s, int slot, int is_k,
+                                        int h, int64_t position)
+{
+    return (is_k ? s->k_windows : s->v_windows)
+           + oscar__window_at(cache, s, slot, is_k, h, oscar__window_place(cache, position));
+}
+
+/* The windows of a slot from a place on, as a view. */
+static oscar_view oscar__window_view(const oscar_cache *cache, const oscar__store_layer *s, int slot, int is_k,
+                                     int64_t place)
+{
+    oscar_view view;
+    memset(&view, 0, sizeof view);
+    view.data = (is_k ? s->k_windows : s->v_windows) + oscar__window_at(cache, s, slot, is_k, 0, place);
+    view.type = s->layout.window_type;
+    return view;
+}
+
+/* Writes page `index` of the table in one layer. Rows come from the windows, and from position `fresh` on from the
+   chunk's views at row chunk_row. */
+static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, const oscar__seq *seq, int64_t index,
+                          int64_t fresh, const oscar_view *k, const oscar_view *v, int64_t chunk_row)
+{
+    const oscar_layer *l = &s->layout.layer;
+    unsigned char *page = s->pool + (size_t)seq->pages[index] * s->layout.bytes;
+    int64_t start = cache->pager_desc.sink + index * s->layout.page_tokens;
+    int side, h, t;
+    for (side = 0; side < 2; side++) {
+        int dim = side ? l->v_dim : l->k_dim;
+        for (h = 0; h < l->kv_heads; h++) {
+            oscar_result result;
+            for (t = 0; t < s->layout.page_tokens; t++) {
+                float *x = cache->rows + (size_t)t * (size_t)dim;
+                int64_t position = start + t;
+                if (position < fresh) {
+                    oscar__load(s->layout.window_type, oscar__window_row(cache, s, slot, !side, h, position),
+                                (size_t)dim, x);
+                } else {
+                    oscar__view_row(side ? v : k, l->kv_heads, dim, chunk_row + position - fresh, h, x);
+                    oscar__round_to(s->layout.window_type, x, (size_t)dim);
+                }
+            }
+            result = oscar__page_put(&s->layout, !side, h, OSCAR__SATURATE, cache->rows, page);
+            OSCAR_ASSERT(result == OSCAR_OK);   /* rows were checked when they entered */
+            (void)result;
+        }
+    }
+    oscar__page_pad(&s->layout, page);
+}
+
+/* Carries out moves->demote_* in one layer, all rows from the windows. */
+static void oscar__demote_moves(oscar_cache *cache, oscar__store_layer *s, int slot, const oscar_moves *moves)
+{
+    int64_t i;
+    for (i = 0; i < moves->demote_count; i++)
+        oscar__demote(cache, s, slot, &cache->pager->seqs[slot], moves->demote_first + i, INT64_MAX, NULL, NULL, 0);
+}
+
+/* Carries out moves->decode_* in one layer: rows of a page go back to the ring. */
+static void oscar__decode_moves(oscar_cache *cache, oscar__store_layer *s, int slot, const oscar_moves *moves)
+{
+    const oscar_layer *l = &s->layout.layer;
+    const unsigned char *page = s->pool + (size_t)moves->decode_page * s->layout.bytes;
+    int side, h, t;
+    for (side = 0; side < 2; side++)
+        for (t = 0; t < moves->decode_tokens; t++)
+            for (h = 0; h < l->kv_heads; h++) {
+                float row[OSCAR__DIM_MAX];
+                oscar__page_get(&s->layout, !side, h, page, t, row);
+                oscar__store_saturated(s->layout.window_type, row, (size_t)(side ? l->v_dim : l->k_dim),
+                                       oscar__window_row(cache, s, slot, !side, h, moves->decode_position + t));
+            }
+}
+
+/* ---- sequences ---- */
+
+OSCAR_API oscar_result oscar_cache_open(oscar_cache *cache, oscar_seq *out)
+{
+    return cache ? oscar_seq_open(cache->pager, out) : OSCAR_ERR_ARGUMENT;
+}
+
+/* Forgets which layers have appended. */
+static void oscar__step_clear(oscar_cache *cache, int slot)
+{
+    int i;
+    for (i = 0; i < cache->layer_count; i++) cache->layers[i].appended[slot] = 0;
+    cache->appended_layers[slot] = 0;
+}
+
+OSCAR_API oscar_result oscar_cache_close(oscar_cache *cache, oscar_seq seq)
+{
+    oscar_result result = cache ? oscar_seq_close(cache->pager, seq) : OSCAR_ERR_ARGUMENT;
+    if (result == OSCAR_OK) oscar__step_clear(cache, oscar__seq_slot(seq));
+    return result;
+}
+
+OSCAR_API oscar_result oscar_cache_get(const oscar_cache *cache, oscar_seq seq, oscar_seq_state *out)
+{
+    return cache ? oscar_seq_get(cache->pager, seq, out) : OSCAR_ERR_ARGUMENT;
+}
+
+OSCAR_API oscar_result oscar_cache_can(const oscar_cache *cache, oscar_seq seq, oscar_op op, int64_t arg)
+{
+    return cache ? oscar_seq_can(cache->pager, seq, op, arg) : OSCAR_ERR_ARGUMENT;
+}
+
+OSCAR_API oscar_result oscar_cache_reserve(oscar_cache *cache, oscar_seq seq, int64_t rows, int draft)
+{
+    return cache ? oscar_seq_reserve(cache->pager, seq, rows, draft, NULL) : OSCAR_ERR_ARGUMENT;
+}
+
+OSCAR_API oscar_result oscar_cache_fork(oscar_cache *cache, oscar_seq seq, int64_t length, oscar_seq *out)
+{
+    oscar_moves moves;
+    oscar_result result = cache ? oscar_seq_fork(cache->pager, seq, length, out, &moves) : OSCAR_ERR_ARGUMENT;
+    int i, side, from, to;
+    if (result != OSCAR_OK) return result;
+    from = oscar__seq_slot(seq);
+    to = oscar__seq_slot(*out);
+    for (i = 0; i < cache->layer_count; i++) {
+        oscar__store_layer *s = &cache->layers[i];
+        for (side = 0; side < 2; side++) {
+            size_t bytes = oscar__window_at(cache, s, 1, !side, 0, 0);   /* of one slot */
+            memcpy(oscar__window_row(cache, s, to, !side, 0, 0), oscar__window_row(cache, s, from, !side, 0, 0), bytes);
+        }
+        oscar__decode_moves(cache, s, to, &moves);
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_cache_cut(oscar_cache *cache, oscar_seq seq, int64_t length)
+{
+    oscar_moves moves;
+    oscar_result result = cache ? oscar_seq_cut(cache->pager, seq, length, &moves) : OSCAR_ERR_ARGUMENT;
+    int i;
+    if (result != OSCAR_OK) return result;
+    for (i = 0; i < cache->layer_count; i++)
+        oscar__decode_moves(cache, &cache->layers[i], oscar__seq_slot(seq), &moves);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_cache_accept(oscar_cache *cache, oscar_seq seq, int64_t rows)
+{
+    oscar_moves moves;
+    oscar_result result = cache ? oscar_seq_accept(cache->pager, seq, rows, &moves) : OSCAR_ERR_ARGUMENT;
+    int i;
+    if (result != OSCAR_OK) return result;
+    for (i = 0; i < cache->layer_count; i++)
+        oscar__demote_moves(cache, &cache->layers[i], oscar__seq_slot(seq), &moves);
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_cache_abort(oscar_cache *cache, oscar_seq seq)
+{
+    oscar_moves moves;
+    oscar__seq *s;
+    oscar_result result = cache ? oscar__seq_find(cache->pager, &cache->desc.hooks, seq, &s) : OSCAR_ERR_ARGUMENT;
+    int i, slot = oscar__seq_slot(seq);
+    if (result != OSCAR_OK) return result;
+    if ((result = oscar_seq_abort(cache->pager, seq, cache->appended_layers[slot] > 0, &moves)) != OSCAR_OK)
+        return result;
+    for (i = 0; i < cache->layer_count; i++) {
+        oscar__store_layer *layer = &cache->layers[i];
+        if (layer->appended[slot]) oscar__decode_moves(cache, layer, slot, &moves);
+        else oscar__demote_moves(cache, layer, slot, &moves);
+    }
+    oscar__step_clear(cache, slot);
+    return OSCAR_OK;
+}
+
+/* ---- append and fetch ---- */
+
+/* The layer, or NULL with the log's sentence. */
+static oscar__store_layer *oscar__layer_at(const oscar_cache *cache, int layer)
+{
+    if (layer >= 0 && layer < cache->layer_count) return &cache->layers[layer];
+    (void)OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_ARGUMENT, "layer %i is out of range: the cache has %i layers",
+                      layer, cache->layer_count);
+    return NULL;
+}
+
+/* Finds the sequence of a batch entry and checks that the layer may append its rows now. */
+static oscar_result oscar__append_entry(const oscar_cache *cache, int layer, const oscar_batch *b)
+{
+    const oscar_hooks *hooks = &cache->desc.hooks;
+    oscar__seq *s;
+    oscar_result result = oscar__seq_find(cache->pager, hooks, b->seq, &s);
+    int slot = oscar__seq_slot(b->seq);
+    if (result != OSCAR_OK) return result;
+    if (s->step != OSCAR_STEP_APPEND && s->step != OSCAR_STEP_DRAFT)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "slot %i has no open step: call oscar_cache_reserve first", slot);
+    if (cache->layers[layer].appended[slot])
+        return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "layer %i has already appended the rows of this step of slot %i, or "
+                           "the batch names the sequence twice", layer, slot);
+    if (b->row < 0 || b->rows != s->step_rows)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "slot %i: %I rows are given from row %I, but %I were reserved",
+                           slot, b->rows, b->row, s->step_rows);
+    return OSCAR_OK;
+}
+
+/* Row and head of the first bad row of one side of an entry, or OSCAR_OK. Bad: not finite once rounded, or longer than
+   32000 / norm, beyond which metadata could overflow fp16 at demotion. */
+static oscar_result oscar__append_numeric(const oscar_cache *cache, const oscar_layout *l, int is_k,
+                                          const oscar_batch *b, const oscar_view *view)
+{
+    const oscar_layer *layer = &l->layer;
+    int dim = is_k ? layer->k_dim : layer->v_dim, bits = is_k ? layer->k_bits : layer->v_bits, h, i;
+    int64_t r;
+    for (h = 0; h < layer->kv_heads; h++) {
+        oscar_pair pair = oscar__pair_of(is_k ? layer->k : layer->v, h, dim);
+        double norm = pair.norm > 0 && !(!is_k && layer->v_folded) ? (double)pair.norm : 1;
+        double limit = bits == 16 ? HUGE_VAL : 32000 / norm * (32000 / norm);
+        for (r = 0; r < b->rows; r++) {
+            float x[OSCAR__DIM_MAX];
+            int finite;
+            oscar__view_row(view, layer->kv_heads, dim, b->row + r, h, x);
+            oscar__round_to(l->window_type, x, (size_t)dim);
+            finite = oscar__finite(x, (size_t)dim);
+            for (i = 0; bits != 16 && pair.mean && i < dim; i++) x[i] -= pair.mean[i];
+            if (finite && (bits == 16 || (double)oscar__sum_products(dim, x, x) <= limit)) continue;
+            return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
+                               "slot %i, row %I of the batch, KV head %i: a %s row is %s", oscar__seq_slot(b->seq),
+                               b->row + r, h, is_k ? "K" : "V",
+                               finite ? "too long to quantise (see the limit at oscar_append)" : "NaN or infinite");
+        }
+    }
+    return OSCAR_OK;
+}
+
+/* All checks of an append, nothing written. Marks appended[] of the batch's slots, or of none on error. */
+static oscar_result oscar__append_check(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                        const oscar_view *k, const oscar_view *v)
+{
+    oscar__store_layer *s = oscar__layer_at(cache, layer);
+    oscar_result result = OSCAR_OK;
+    int i, marked = 0;
+    if (!s) return OSCAR_ERR_ARGUMENT;
+    if (count < 0 || (count && !batch) || !k || !v || !k->data || !v->data || !oscar__type_valid(k->type)
+        || !oscar__type_valid(v->type))
+        return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_ARGUMENT,
+                           "append needs a batch, and views k and v with data and a valid type");
+    for (i = 0; i < count && result == OSCAR_OK; i++) {
+        if (!batch[i].seq) continue;
+        result = oscar__append_entry(cache, layer, &batch[i]);
+        if (result != OSCAR_OK) break;
+        s->appended[oscar__seq_slot(batch[i].seq)] = 1;   /* a second entry of the same sequence is refused */
+        marked = i + 1;
+        result = oscar__append_numeric(cache, &s->layout, 1, &batch[i], k);
+        if (result == OSCAR_OK) result = oscar__append_numeric(cache, &s->layout, 0, &batch[i], v);
+    }
+    for (i = 0; result != OSCAR_OK && i < marked; i++)
+        if (batch[i].seq) s->appended[oscar__seq_slot(batch[i].seq)] = 0;
+    return result;
+}
+
+/* Writes the rows of one entry: pages that fall due first, while the ring still holds their rows, then the windows. */
+static void oscar__append_write(oscar_cache *cache, oscar__store_layer *s, const oscar_batch *b, const oscar_view *k,
+                                const oscar_view *v)
+{
+    const oscar_layer *l = &s->layout.layer;
+    int slot = oscar__seq_slot(b->seq), side, h;
+    const oscar__seq *seq = &cache->pager->seqs[slot];
+    int64_t i, r;
+    for (i = seq->history / s->layout.page_tokens; i < seq->step_history / s->layout.page_tokens; i++)
+        oscar__demote(cache, s, slot, seq, i, seq->length, k, v, b->row);
+    for (r = 0; r < b->rows; r++) {
+        int64_t position = seq->length + r;
+        if (position >= cache->pager_desc.sink && position < cache->pager_desc.sink + seq->step_history) continue;
+        for (side = 0; side < 2; side++)
+            for (h = 0; h < l->kv_heads; h++) {
+                float x[OSCAR__DIM_MAX];
+                int dim = side ? l->v_dim : l->k_dim;
+                oscar__view_row(side ? v : k, l->kv_heads, dim, b->row + r, h, x);
+                oscar__store(s->layout.window_type, x, (size_t)dim,
+                             oscar__window_row(cache, s, slot, !side, h, position));
+            }
+    }
+}
+
+/* Writes a checked and marked batch; the last layer commits. */
+static void oscar__append_batch(oscar_cache *cache, oscar__store_layer *s, const oscar_batch *batch, int count,
+                                const oscar_view *k, const oscar_view *v)
+{
+    int i;
+    for (i = 0; i < count; i++) {
+        int slot = oscar__seq_slot(batch[i].seq);
+        if (!batch[i].seq) continue;
+        oscar__append_write(cache, s, &batch[i], k, v);
+        if (++cache->appended_layers[slot] < cache->layer_count) continue;
+        oscar__step_clear(cache, slot);
+        (void)oscar_seq_commit(cache->pager, batch[i].seq);   /* the step is open: it was checked */
+    }
+}
+
+OSCAR_API oscar_result oscar_append(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                    const oscar_view *k, const oscar_view *v)
+{
+    oscar_result result = cache ? oscar__append_check(cache, layer, batch, count, k, v) : OSCAR_ERR_ARGUMENT;
+    if (result == OSCAR_OK) oscar__append_batch(cache, &cache->layers[layer], batch, count, k, v);
+    return result;
+}
+
+/* One row of one head as the cache holds it, in float before any rounding to another type. */
+static void oscar__fetch_row(const oscar_cache *cache, const oscar__store_layer *s, int slot, int is_k, int h,
+                             int64_t position, float *out)
+{
+    const oscar__seq *seq = &cache->pager->seqs[slot];
+    int64_t index = position - cache->pager_desc.sink;
+    if (index >= 0 && index < seq->history) {
+        size_t id = seq->pages[index / s->layout.page_tokens];
+        oscar__page_get(&s->layout, is_k, h, s->pool + id * s->layout.bytes, (int)(index % s->layout.page_tokens), out);
+    } else {
+        oscar__load(s->layout.window_type, oscar__window_row(cache, s, slot, is_k, h, position),
+                    (size_t)(is_k ? s->layout.layer.k_dim : s->layout.layer.v_dim), out);
+    }
+}
+
+static int oscar__out_valid(const oscar_out *out) { return !out || (out->data && oscar__type_valid(out->type)); }
+
+OSCAR_API oscar_result oscar_fetch(const oscar_cache *cache, int layer, oscar_seq seq, int64_t first, int64_t count,
+                                   const oscar_out *k, const oscar_out *v)
+{
+    const oscar__store_layer *s = cache ? oscar__layer_at(cache, layer) : NULL;
+    const oscar_hooks *hooks = cache ? &cache->desc.hooks : NULL;
+    oscar__seq *state;
+    oscar_result result;
+    int64_t length, i;
+    int slot = oscar__seq_slot(seq), side, h;
+    if (!s) return OSCAR_ERR_ARGUMENT;
+    if ((result = oscar__seq_find(cache->pager, hooks, seq, &state)) != OSCAR_OK) return result;
+    if (state->step == OSCAR_STEP_APPEND || state->step == OSCAR_STEP_DRAFT)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "slot %i has an open step: append it in every layer, or abort it, "
+                           "before a fetch", slot);
+    length = state->length + state->step_rows;
+    if (first < 0 || count < 0 || first > length || count > length - first || !oscar__out_valid(k)
+        || !oscar__out_valid(v))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT,
+                           "fetch of %I tokens from %I: the sequence has %I, and outputs need data and a valid type",
+                           count, first, length);
+    for (side = 0; side < 2; side++) {
+        const oscar_out *out = side ? v : k;
+        const oscar_layer *l = &s->layout.layer;
+        int dim = side ? l->v_dim : l->k_dim;
+        for (i = 0; out && i < count; i++)
+            for (h = 0; h < l->kv_heads; h++) {
+                float x[OSCAR__DIM_MAX];
+                oscar__fetch_row(cache, s, slot, !side, h, first + i, x);
+                oscar__store_saturated(out->type, x, (size_t)dim, oscar__out_at(out, l->kv_heads, dim, i, h));
+            }
+    }
+    return OSCAR_OK;
+}
+
+/* ---- save and restore ---- */
+
+/* A blob (manual 1.5):  [magic 8][version 4][layers 4][hash 8][n 8][h 8][payload bytes 8][FNV-1a of payload 8] payload
+   payload, for each layer: K rows of sink and recent in order, V rows of them, pages. */
+enum { OSCAR__BLOB_VERSION = 1, OSCAR__BLOB_HEADER = 56 };
+static const char oscar__blob_magic[8] = { 'O', 'S', 'C', 'A', 'R', 'S', 'E', 'Q' };
+
+/* Payload bytes of a sequence of n tokens, h of them in pages; saturates. */
+static size_t oscar__blob_payload(const oscar_cache *cache, int64_t n, int64_t h)
+{
+    size_t sum = 0;
+    int i;
+    for (i = 0; i < cache->layer_count; i++) {
+        const oscar_layout *l = &cache->layers[i].layout;
+        size_t row = oscar__type_size(l->window_type) * (size_t)l->layer.kv_heads
+                     * (size_t)(l->layer.k_dim + l->layer.v_dim);
+        sum = oscar__add(sum, oscar__mul((size_t)(n - h), row));
+        sum = oscar__add(sum, oscar__mul((size_t)(h / l->page_tokens), l->bytes));
+    }
+    return sum;
+}
+
+/* Window rows are in the machine's order in memory and little endian in a blob. */
+static void oscar__copy_little_endian(oscar_type type, const unsigned char *from, size_t bytes, unsigned char *to)
+{
+    size_t i, each = oscar__type_size(type);
+    for (i = 0; i < bytes; i += each) {
+        uint16_t half;
+        uint32_t word;
+        if (each == 2) {
+            memcpy(&half, from + i, 2);
+            oscar__put16(to + i, half);
+        } else {
+            memcpy(&word, from + i, 4);
+            oscar__put32(to + i, word);
+        }
+    }
+}
+
+static void oscar__copy_from_little_endian(oscar_type type, const unsigned char *from, size_t bytes, unsigned char *to)
+{
+    size_t i, each = oscar__type_size(type);
+    for (i = 0; i < bytes; i += each) {
+        uint16_t half;
+        uint32_t word;
+        if (each == 2) {
+            half = oscar__get16(from + i);
+            memcpy(to + i, &half, 2);
+        } else {
+            word = oscar__get32(from + i);
+            memcpy(to + i, &word, 4);
+        }
+    }
+}
+
+/* Copies a layer's part of the payload out of the cache (save) or into it; returns the end of the part. */
+static unsigned char *oscar__blob_layer(const oscar_cache *cache, const oscar__store_layer *s, int slot, int save,
+                                        unsigned char *blob)
+{
+    const oscar_layout *l = &s->layout;
+    const oscar__seq *seq = &cache->pager->seqs[slot];
+    int64_t i;
+    int side;
+    for (side = 0; side < 2; side++) {
+        size_t row = oscar__type_size(l->window_type) * (size_t)l->layer.kv_heads
+                     * (size_t)(side ? l->layer.v_dim : l->layer.k_dim);
+        for (i = 0; i < seq->length - seq->history; i++, blob += row) {
+            int64_t position = i < cache->pager_desc.sink ? i : i + seq->history;
+            unsigned char *window = oscar__window_row(cache, s, slot, !side, 0, position);
+            if (save) oscar__copy_little_endian(l->window_type, window, row, blob);
+            else oscar__copy_from_little_endian(l->window_type, blob, row, window);
+        }
+    }
+    for (i = 0; i < seq->history / l->page_tokens; i++, blob += l->bytes) {
+        unsigned char *page = s->pool + (size_t)seq->pages[i] * l->bytes;
+        if (save) memcpy(blob, page, l->bytes);
+        else memcpy(page, blob, l->bytes);
+    }
+    return blob;
+}
+
+OSCAR_API oscar_result oscar_cache_save(const oscar_cache *cache, oscar_seq seq, void *out, size_t capacity,
+                                        size_t *size)
+{
+    unsigned char *blob = (unsigned char *)out, *end;
+    oscar__seq *s;
+    const oscar_hooks *hooks = cache ? &cache->desc.hooks : NULL;
+    oscar_result result = cache ? oscar__seq_find(cache->pager, hooks, seq, &s) : OSCAR_ERR_ARGUMENT;
+    size_t payload, total;
+    int i;
+    if (result == OSCAR_OK) result = oscar__seq_idle(cache->pager, hooks, s);
+    if (result != OSCAR_OK) return result;
+    if (!size) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "oscar_cache_save needs a place for the size");
+    payload = oscar__blob_payload(cache, s->length, s->history);
+    total = oscar__add(payload, OSCAR__BLOB_HEADER);
+    *size = total;
+    if (!out) return OSCAR_OK;
+    if (capacity < total)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_MEMORY, "the blob has %z bytes, the buffer %z", total, capacity);
+    memcpy(blob, oscar__blob_magic, 8);
+    oscar__put32(blob + 8, OSCAR__BLOB_VERSION);
+    oscar__put32(blob + 12, (uint32_t)cache->layer_count);
+    oscar__put64(blob + 16, cache->hash);
+    oscar__put64(blob + 24, (uint64_t)s->length);
+    oscar__put64(blob + 32, (uint64_t)s->history);
+    oscar__put64(blob + 40, payload);
+    end = blob + OSCAR__BLOB_HEADER;
+    for (i = 0; i < cache->layer_count; i++)
+        end = oscar__blob_layer(cache, &cache->layers[i], oscar__seq_slot(seq), 1, end);
+    OSCAR_ASSERT(end == blob + total);
+    oscar__put64(blob + 48, oscar__fnv(OSCAR__FNV_START, blob + OSCAR__BLOB_HEADER, payload));
+    return OSCAR_OK;
+}
+
+/* Checks everything about a blob that can be known before a sequence is opened. */
+static oscar_result oscar__blob_check(const oscar_cache *cache, const unsigned char *blob, size_t size, int64_t *n,
+                                      int64_t *h)
+{
+    const oscar_hooks *hooks = &cache->desc.hooks;
+    const oscar_pager_desc *p = &cache->pager_desc;
+    if (size < OSCAR__BLOB_HEADER || memcmp(blob, oscar__blob_magic, 8) != 0)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "these %z bytes are not a saved sequence", size);
+    if (oscar__get32(blob + 8) != OSCAR__BLOB_VERSION)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_VERSION, "the blob has version %I, this library reads %i",
+                           (int64_t)oscar__get32(blob + 8), OSCAR__BLOB_VERSION);
+    if (oscar__get64(blob + 16) != cache->hash || oscar__get32(blob + 12) != (uint32_t)cache->layer_count)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_VERSION, "the blob was saved from a cache of other layers, windows or "
+                           "rotations: restore it into one of the same configuration");
+    *n = (int64_t)oscar__get64(blob + 24);
+    *h = (int64_t)oscar__get64(blob + 32);
+    if (*n < 0 || *h < 0 || *h % p->page_tokens || *h > (*n > p->sink ? *n - p->sink : 0)
+        || *h < oscar__history_due(p, *n))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "the blob says %I tokens with %I in pages, which cannot be", *n,
+                           *h);
+    if (oscar__blob_payload(cache, *n, *h) != size - OSCAR__BLOB_HEADER
+        || oscar__get64(blob + 40) != size - OSCAR__BLOB_HEADER)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "the blob is cut off or too long");
+    if (oscar__fnv(OSCAR__FNV_START, blob + OSCAR__BLOB_HEADER, size - OSCAR__BLOB_HEADER) != oscar__get64(blob + 48))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "the blob's checksum is wrong: it was damaged");
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob, size_t size, oscar_seq *out)
+{
+    const oscar_hooks *hooks = cache ? &cache->desc.hooks : NULL;
+    oscar__seq *s;
+    oscar_seq seq;
+    oscar_result result;
+    int64_t n = 0, h = 0, pages;
+    unsigned char *payload;
+    int i;
+    if (!cache || !blob || !out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "restore needs a blob and a handle");
+    if ((result = oscar__blob_check(cache, (const unsigned char *)blob, size, &n, &h)) != OSCAR_OK) return result;
+    pages = h / cache->pager_desc.page_tokens;
+    if (pages > oscar_pager_free_pages(cache->pager) || n > cache->pager_desc.max_tokens)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_FULL, "the blob needs %I pages of %I free, and %I tokens of at most %I",
+                           pages, oscar_pager_free_pages(cache->pager), n, cache->pager_desc.max_tokens);
+    if ((result = oscar__plan_open(cache->pager, hooks)) != OSCAR_OK) return result;
+    s = oscar__seq_start(cache->pager, &seq);
+    oscar__pages_take(cache->pager, s, pages);
+    s->length = n;
+    s->history = s->step_history = h;
+    payload = (unsigned char *)(uintptr_t)blob + OSCAR__BLOB_HEADER;   /* only read: save is 0 below */
+    for (i = 0; i < cache->layer_count; i++)
+        payload = oscar__blob_layer(cache, &cache->layers[i], oscar__seq_slot(seq), 0, payload);
+    *out = seq;
+    return OSCAR_OK;
+}
+
+/* == 3.16 ATTENTION OVER THE CACHE == */
+
+/* What one query sees of a sequence: window spans (sink, ring in one or two pieces) and pages. */
+typedef struct oscar__visible {
+    oscar_row_span spans[3];
+    int span_count;
+    int64_t window_tokens;
+    oscar_page_list pages;
+} oscar__visible;
+
+/* The windows and pages of a slot that hold `length` tokens, `history` of them in pages. */
+static void oscar__visible_of(const oscar_cache *cache, const oscar__store_layer *s, int slot, int64_t length,
+                              int64_t history, oscar__visible *out)
+{
+    int64_t sink = cache->pager_desc.sink, position;
+    memset(out, 0, sizeof *out);
+    for (position = 0; position < length;) {
+        int64_t place, count;
+        if (position >= sink && position < sink + history) position = sink + history;
+        if (position >= length) break;
+        place = oscar__window_place(cache, position);
+        count = (position < sink && sink < length ? sink : length) - position;
+        if (position >= sink && count > sink + cache->ring - place) count = sink + cache->ring - place;
+        out->spans[out->span_count].k = oscar__window_view(cache, s, slot, 1, place);
+        out->spans[out->span_count].v = oscar__window_view(cache, s, slot, 0, place);
+        out->spans[out->span_count].count = count;
+        out->spans[out->span_count].position = position;
+        out->span_count++;
+        out->window_tokens += count;
+        position += count;
+    }
+    out->pages.pool = s->pool;
+    out->pages.ids = cache->pager->seqs[slot].pages;
+    out->pages.count = history / s->layout.page_tokens;
+    out->pages.position = sink;
+}
+
+/* Checks a batch entry of an attend and finds the boundaries that the layer has now. */
+static oscar_result oscar__attend_entry(const oscar_cache *cache, int layer, const oscar_batch *b, int64_t *length,
+                                        int64_t *history)
+{
+    const oscar_hooks *hooks = &cache->desc.hooks;
+    oscar__seq *s;
+    oscar_result result = oscar__seq_find(cache->pager, hooks, b->seq, &s);
+    int slot = oscar__seq_slot(b->seq), drafts;
+    if (result != OSCAR_OK) return result;
+    drafts = s->step == OSCAR_STEP_DRAFT || s->step == OSCAR_STEP_DRAFTED;
+    if ((s->step == OSCAR_STEP_APPEND || s->step == OSCAR_STEP_DRAFT) && !cache->layers[layer].appended[slot])
+        return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "slot %i has an open step: append to layer %i before it attends",
+                           slot, layer);
+    *length = s->length + s->step_rows;
+    *history = s->step_history;
+    if (b->row < 0 || b->rows < 0 || b->rows > *length)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "slot %i has %I tokens, but %I rows from row %I attend", slot,
+                           *length, b->rows, b->row);
+    if (b->rows > (int64_t)cache->pager_desc.recent + 1 && !(drafts && b->rows <= s->step_rows))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "slot %i: %I rows attend, but only recent + 1 = %i may, so that "
+                           "each sees all of history: use oscar_prefill for a chunk", slot, b->rows,
+                           cache->pager_desc.recent + 1);
+    if (*history && *length - b->rows < cache->pager_desc.sink + *history - 1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT,
+                           "slot %i: %I rows attend, but the first of them is older than the newest page of history",
+                           slot, b->rows);
+    return OSCAR_OK;
+}
+
+/* Zeros for the rows of padding. o of any type: all its types have zero as all bits 0. */
+static void oscar__attend_padding(const oscar_layer *l, const oscar_batch *b, const oscar_out *o, float *lse)
+{
+    int64_t r;
+    int x;
+    for (r = b->row; r < b->row + b->rows; r++)
+        for (x = 0; x < l->q_heads; x++) {
+            memset(oscar__out_at(o, l->q_heads, l->v_dim, r, x), 0, (size_t)l->v_dim * oscar__type_size(o->type));
+            if (lse) lse[r * l->q_heads + x] = -HUGE_VALF;
+        }
+}
+
+/* A range of the work on one KV head of one sequence: pages [page_first, page_first + page_count), windows or not. */
+typedef struct oscar__share { int64_t page_first, page_count; int windows; } oscar__share;
+
+/* One query over a share, and over an own chunk (or NULL). Adds the learned sink. */
+static void oscar__attend_query(const oscar_layout *l, const oscar__visible *seen, const oscar__share *share,
+                                const oscar_row_span *chunk, int x, const float *q, int64_t position,
+                                const float *sink_logit, oscar__softmax *out, double *lse)
+{
+    int h = x / (l->layer.q_heads / l->layer.kv_heads);
+    oscar__softmax part;
+    *lse = oscar__attend_pages_one(l, &seen->pages, share->page_first, share->page_count, h, q, position, out);
+    if (share->windows) {
+        double part_lse = oscar__attend_rows_one(&l->layer, l->window_type, seen->spans, seen->span_count, h, q,
+                                                 position, &part);
+        *lse = oscar__softmax_join(out, *lse, &part, part_lse);
+    }
+    if (chunk) {
+        double part_lse = oscar__attend_rows_one(&l->layer, l->window_type, chunk, 1, h, q, position, &part);
+        *lse = oscar__softmax_join(out, *lse, &part, part_lse);
+    }
+    if (sink_logit) {
+        oscar__softmax_begin(&part, l->layer.v_dim);   /* one more key of value 0 */
+        *lse = oscar__softmax_join(out, *lse, &part, (double)sink_logit[x]);
+    }
+}
+
+static void oscar__attend_store(const oscar_layer *l, const oscar__softmax *s, double total, int64_t row, int x,
+                                const oscar_out *o, float *lse)
+{
+    float values[OSCAR__DIM_MAX];
+    int i;
+    for (i = 0; i < l->v_dim; i++) values[i] = (float)s->acc[i];
+    oscar__store_saturated(o->type, values, (size_t)l->v_dim, oscar__out_at(o, l->q_heads, l->v_dim, row, x));
+    if (lse) lse[row * l->q_heads + x] = (float)total;
+}
+
+static oscar_result oscar__attend_arguments(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                            const oscar_view *q, const oscar_out *o)
+{
+    int i;
+    if (!cache) return OSCAR_ERR_ARGUMENT;
+    if (!oscar__layer_at(cache, layer)) return OSCAR_ERR_ARGUMENT;
+    if (count < 0 || (count && !batch) || !q || !q->data || !o || !o->data || !oscar__type_valid(q->type)
+        || !oscar__type_valid(o->type))
+        return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_ARGUMENT, "attention needs a batch, q and o with data and a "
+                           "valid type");
+    for (i = 0; i < count; i++)
+        if (batch[i].row < 0 || batch[i].rows < 0)
+            return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_ARGUMENT,
+                               "entry %i of the batch has %I rows from row %I", i, batch[i].rows, batch[i].row);
+    return OSCAR_OK;
+}
+
+/* The share of KV head h that part of parts has. The work of a sequence is a line of Hkv x (pages, then windows), each
+   unit as long as its tokens; a unit belongs to the part that its start falls into. */
+static oscar__share oscar__share_of(const oscar_layout *l, const oscar__visible *seen, int h, int part, int parts)
+{
+    double head = (double)seen->pages.count * l->page_tokens + (double)seen->window_tokens;
+    double each = head * l->layer.kv_heads / parts;
+    oscar__share share = { 0, 0, 0 };
+    int64_t i;
+    for (i = 0; i <= seen->pages.count; i++) {
+        int owner = each > 0 ? (int)((head * h + (double)i * l->page_tokens) / each) : 0;
+        if ((owner < parts ? owner : parts - 1) != part) continue;
+        if (i == seen->pages.count) { share.windows = 1; break; }
+        if (!share.page_count) share.page_first = i;
+        share.page_count++;
+    }
+    return share;
+}
+
+/* One part of the attention of a checked batch entry that holds `length` tokens, `history` of them in pages. */
+static void oscar__attend_run(const oscar_cache *cache, int layer, const oscar_batch *b, int64_t length,
+                              int64_t history, const oscar_view *q, const float *sink_logits, int part, int parts,
+                              const oscar_out *o, float *lse)
+{
+    const oscar__store_layer *s = &cache->layers[layer];
+    const oscar_layer *l = &s->layout.layer;
+    oscar__visible seen;
+    int64_t r;
+    int x;
+    oscar__visible_of(cache, s, oscar__seq_slot(b->seq), length, history, &seen);
+    for (x = 0; x < l->q_heads; x++) {
+        oscar__share share = oscar__share_of(&s->layout, &seen, x / (l->q_heads / l->kv_heads), part, parts);
+        for (r = 0; r < b->rows; r++) {
+            oscar__softmax sum;
+            float query[OSCAR__DIM_MAX];
+            double total;
+            oscar__view_row(q, l->q_heads, l->k_dim, b->row + r, x, query);
+            oscar__attend_query(&s->layout, &seen, &share, NULL, x, query, length - b->rows + r, sink_logits, &sum,
+                                &total);
+            oscar__attend_store(l, &sum, total, b->row + r, x, o, lse);
+        }
+    }
+}
+
+/* Checks the whole batch, then runs it. */
+static oscar_result oscar__attend_batch(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                        const oscar_view *q, const float *sink_logits, int part, int parts,
+                                        const oscar_out *o, float *lse)
+{
+    oscar_result result = oscar__attend_arguments(cache, layer, batch, count, q, o);
+    int64_t length, history;
+    int i;
+    for (i = 0; result == OSCAR_OK && i < count; i++)
+        if (batch[i].seq) result = oscar__attend_entry(cache, layer, &batch[i], &length, &history);
+    if (result != OSCAR_OK) return result;
+    for (i = 0; i < count; i++) {
+        if (!batch[i].seq) {
+            oscar__attend_padding(&cache->layers[layer].layout.layer, &batch[i], o, lse);
+            continue;
+        }
+        (void)oscar__attend_entry(cache, layer, &batch[i], &length, &history);
+        oscar__attend_run(cache, layer, &batch[i], length, history, q, sink_logits, part, parts, o, lse);
+    }
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_attend(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                    const oscar_view *q, const float *sink_logits, const oscar_out *o, float *lse)
+{
+    return oscar__attend_batch(cache, layer, batch, count, q, sink_logits, 0, 1, o, lse);
+}
+
+OSCAR_API oscar_result oscar_attend_part(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                         const oscar_view *q, int part, int parts, float *part_o, float *part_lse)
+{
+    oscar_out o;
+    if (parts < 1 || part < 0 || part >= parts || !part_lse)
+        return OSCAR__FAIL(cache ? &cache->desc.hooks : NULL, OSCAR_ERR_ARGUMENT,
+                           "part %i of %i: give 0 <= part < parts, and part_lse", part, parts);
+    memset(&o, 0, sizeof o);
+    o.data = part_o;
+    return oscar__attend_batch(cache, layer, batch, count, q, NULL, part, parts, &o, part_lse);
+}
+
+/* Attention of one checked entry of a prefill. */
+static void oscar__prefill_entry(const oscar_cache *cache, const oscar__store_layer *s, const oscar_batch *b,
+                                 const oscar_view *q, const oscar_view *k, const oscar_view *v,
+                                 const float *sink_logits, const oscar_out *o, float *lse)
+{
+    const oscar_layer *l = &s->layout.layer;
+    int slot = oscar__seq_slot(b->seq), x;
+    const oscar__seq *seq = &cache->pager->seqs[slot];
+    oscar_row_span chunk;
+    oscar__visible seen;
+    oscar__share all;
+    int64_t r;
+    oscar__visible_of(cache, s, slot, seq->length, seq->history, &seen);
+    all.page_first = 0;
+    all.page_count = seen.pages.count;
+    all.windows = 1;
+    chunk.k = *k;
+    chunk.v = *v;
+    chunk.k.data = oscar__view_at(k, l->kv_heads, l->k_dim, b->row, 0);
+    chunk.v.data = oscar__view_at(v, l->kv_heads, l->v_dim, b->row, 0);
+    chunk.count = b->rows;
+    chunk.position = seq->length;
+    for (r = 0; r < b->rows; r++)
+        for (x = 0; x < l->q_heads; x++) {
+            oscar__softmax sum;
+            float query[OSCAR__DIM_MAX];
+            double total;
+            oscar__view_row(q, l->q_heads, l->k_dim, b->row + r, x, query);
+            oscar__attend_query(&s->layout, &seen, &all, &chunk, x, query, seq->length + r, sink_logits, &sum, &total);
+            oscar__attend_store(l, &sum, total, b->row + r, x, o, lse);
+        }
+}
+
+OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+                                     const oscar_view *q, const oscar_view *k, const oscar_view *v,
+                                     const float *sink_logits, const oscar_out *o, float *lse)
+{
+    oscar_result result = oscar__attend_arguments(cache, layer, batch, count, q, o);
+    oscar__store_layer *s;
+    int i;
+    for (i = 0; result == OSCAR_OK && i < count; i++) {
+        oscar__seq *seq;
+        if (!batch[i].seq) continue;
+        result = oscar__seq_find(cache->pager, &cache->desc.hooks, batch[i].seq, &seq);
+        if (result == OSCAR_OK && seq->step == OSCAR_STEP_DRAFT)
+            result = OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_STATE, "slot %i has a step of drafts: append them, then "
+                                 "attend", oscar__seq_slot(batch[i].seq));
+    }
+    if (result == OSCAR_OK) result = oscar__append_check(cache, layer, batch, count, k, v);
+    if (result != OSCAR_OK) return result;
+    s = &cache->layers[layer];
+    for (i = 0; i < count; i++) {
+        if (batch[i].seq) oscar__prefill_entry(cache, s, &batch[i], q, k, v, sink_logits, o, lse);
+        else oscar__attend_padding(&s->layout.layer, &batch[i], o, lse);
+    }
+    oscar__append_batch(cache, s, batch, count, k, v);
+    return OSCAR_OK;
+}
+
+/* == 3.17 INSTRUCTION SETS == */
+
+/* The scalar code is the specification, and so far the only path. */
+
+OSCAR_API oscar_isa oscar_isa_active(void) { return OSCAR_ISA_SCALAR; }
+
+OSCAR_API oscar_result oscar_isa_force(oscar_isa isa)
+{
+    if ((int)isa < OSCAR_ISA_AUTO || (int)isa >= OSCAR_ISA_COUNT) return OSCAR_ERR_ARGUMENT;
+    return isa == OSCAR_ISA_AUTO || isa == OSCAR_ISA_SCALAR ? OSCAR_OK : OSCAR_ERR_ISA;
+}
+
+OSCAR_API const char *oscar_isa_name(oscar_isa isa)
+{
+    static const char *const names[] = { "auto", "scalar", "AVX2", "AVX-512", "AMX", "NEON" };
+    return (int)isa >= 0 && (int)isa < OSCAR_ISA_COUNT ? names[(int)isa] : "unknown";
+}
+
+#endif /* OSCAR_IMPLEMENTATION */
+
+/* ==================================================================================================================
+   == 4 LICENSE
+   ==================================================================================================================
+
+   This software is available under two licenses; choose the one you prefer.
+
+   ALTERNATIVE A: MIT License
+
+   Copyright (c) 2026 the oscar.h authors
+
+   Permission is hereby granted, free of charge, to any person obtaining a copy of this software and associated
+   documentation files (the "Software"), to deal in the Software without restriction, including without limitation the
+   rights to use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies of the Software, and to
+   permit persons to whom the Software is furnished to do so, subject to the following conditions:
+
+   The above copyright notice and this permission notice shall be included in all copies or substantial portions of the
+   Software.
+
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
+   WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR
+   COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR
+   OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+
+   ALTERNATIVE B: Public Domain (www.unlicense.org)
+
+   This is free and unencumbered software released into the public domain.
+
+   Anyone is free to copy, modify, publish, use, compile, sell, or distribute this software, either in source code form
+   or as a compiled binary, for any purpose, commercial or non-commercial, and by any means.
+
+   In jurisdictions that recognize copyright laws, the author or authors of this software dedicate any and all copyright
+   interest in the software to the public domain. We make this dedication for the benefit of the public at large and to
+   the detriment of our heirs and successors. We intend this dedication to be an overt act of relinquishment in
+   perpetuity of all present and future rights to this software under copyright law.
+
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE
+   WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS BE
+   LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+   OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE. */
