@@ -154,12 +154,11 @@ static void print_report(const oscar_calib *calib, int heads)
 /* Errors of one method on one layer. */
 static void measure_layer(int m, int i, const oscar_rotations *rotations, const activations *text)
 {
-    size_t count = (size_t)text->k.tokens * (size_t)text->k.heads * (size_t)text->k.dim;
-    float *decoded = (float *)malloc(2 * count * sizeof(float));
-    float *q = tensor_transposed(&text->q), *k = tensor_transposed(&text->k), *v = tensor_transposed(&text->v);
+    size_t count = plane_size(&text->k);
+    float *decoded = (float *)must_allocate(2 * count * sizeof(float));
+    float *q = tensor_plane(&text->q, 1), *k = tensor_plane(&text->k, 1), *v = tensor_plane(&text->v, 0);
     oscar_layer layer = layer_of(text, &methods[m]), solved;
     compared c;
-    if (!decoded) { fprintf(stderr, "out of memory\n"); exit(1); }
     must(oscar_rotations_layer(rotations, i, &solved), "oscar_rotations_layer");
     layer.k = solved.k;
     layer.v = solved.v;
@@ -284,9 +283,8 @@ static void run_cache(const activations *texts, const oscar_rotations *rotations
     run bf16, int2;
     int i;
     for (i = 0; i < LAYERS; i++) {
-        exact[i] = (float *)malloc(count * sizeof(float));
-        o[i] = (float *)malloc(count * sizeof(float));
-        if (!exact[i] || !o[i]) { fprintf(stderr, "out of memory\n"); exit(1); }
+        exact[i] = (float *)must_allocate(count * sizeof(float));
+        o[i] = (float *)must_allocate(count * sizeof(float));
     }
     decode(texts, rotations, 1, exact, &bf16);
     decode(texts, rotations, 0, o, &int2);
@@ -328,7 +326,7 @@ static void draw_panel(FILE *f, int x, int width, const char *title, int output)
             double e = output ? found[m][i].output : found[m][i].logit;
             if (e > limit) limit = e;
         }
-    limit = ceil(limit * 10) / 10;
+    limit = limit > 0.6 ? ceil(limit * 5) / 5 : ceil(limit * 10) / 10;   /* a tick at the top */
     fprintf(f, "<text x=\"%d\" y=\"%d\" class=\"title\">%s</text>\n", x, top - 18, title);
     for (tick = 0; tick <= (int)(limit * 10 + 0.5); tick += limit > 0.6 ? 2 : 1) {
         double y = top + height - tick / 10.0 / limit * height;
@@ -366,7 +364,7 @@ static void draw(const char *path)
     draw_panel(f, 48, 480, "attention logits", 0);
     draw_panel(f, 576, 480, "attention outputs", 1);
     for (m = 0; m < METHODS; m++) {
-        int x = 48 + m % 4 * 256, y = 398 + m / 4 * 28;
+        int x = 48 + m % 4 * 252 + (m > 5 ? 60 : 0), y = 398 + m / 4 * 28;
         fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", x, y, colours[m]);
         fprintf(f, "<text x=\"%d\" y=\"%d\" class=\"tick\">%s (%.2f bits)</text>\n", x + 18, y + 10, methods[m].label,
                 bits_found[m]);

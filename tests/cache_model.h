@@ -36,7 +36,8 @@ typedef struct model_memory {
     oscar_level level;
     oscar_result code;
     int line;
-    char text[512];
+    char text[512];                     /* the last sentence */
+    char all[1024];                     /* all of them, until one does not fit */
 } model_memory;
 
 static inline void *model_memory_alloc(void *user, size_t size, size_t align)
@@ -83,6 +84,7 @@ static inline void model_memory_log(void *user, oscar_level level, oscar_result 
     m->line = line;
     m->text[0] = 0;
     strncat(m->text, text, sizeof m->text - 1);
+    if (strlen(m->all) + strlen(text) + 2 < sizeof m->all) { strcat(m->all, text); strcat(m->all, "\n"); }
 }
 
 static inline oscar_hooks model_memory_hooks(model_memory *m)
@@ -154,6 +156,14 @@ static inline void model_poison_free(const oscar_cache *cache, unsigned char fil
     int layer;
     for (i = 0; i < cache->pager->free_count; i++) for (layer = 0; layer < cache->layer_count; layer++)
         memset(model_pool_page(cache, layer, cache->pager->free_pages[i]), fill, cache->layers[layer].layout.bytes);
+}
+
+/* Makes the checksum of a changed blob right again. Its last 8 bytes before the payload are FNV-1a of the payload. */
+static inline void model_blob_seal(unsigned char *blob, size_t size)
+{
+    uint64_t sum = model_sum(blob + OSCAR__BLOB_HEADER, size - OSCAR__BLOB_HEADER);
+    int i;
+    for (i = 0; i < 8; i++) blob[OSCAR__BLOB_HEADER - 8 + i] = (unsigned char)(sum >> (8 * i));
 }
 
 /* -- pairs and rows of the tests -- */

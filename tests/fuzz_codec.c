@@ -3,7 +3,7 @@
 
        with libFuzzer   clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIBFUZZER -I. -Itests tests/fuzz_codec.c -lm
        on files         cc -g -O1 -fsanitize=address,undefined -I. -Itests tests/fuzz_codec.c -lm && ./a.out FILE...
-       made-up inputs   ./a.out [-n COUNT] [-s SEED]           2,000 inputs where no count is given
+       made-up inputs   ./a.out [-n COUNT] [-s SEED]           6,000 inputs where no count is given
 
    Input: 32 bytes choose shapes and options, the rest (repeated) is the content of rows and of page bytes. */
 #define _POSIX_C_SOURCE 200112L   /* posix_memalign */
@@ -97,21 +97,22 @@ static void fuzz_rows(input *in)
 /* A layer whose every field may be wrong now and then. */
 static oscar_layer take_layer(input *in)
 {
-    static const int bits[5] = { 0, 2, 4, 16, 3 };
+    static const int bits[9] = { 0, 2, 4, 16, 2, 4, 2, 4, 3 };
     oscar_layer layer;
     memset(&layer, 0, sizeof layer);
-    layer.kv_heads = take_below(in, 4);
-    layer.q_heads = layer.kv_heads * take_below(in, 4);
+    layer.kv_heads = take_below(in, 20) % 4;
+    layer.q_heads = layer.kv_heads * (1 + take_below(in, 3)) - (take_below(in, 40) == 0);
     layer.k_dim = take_below(in, 9) * 16 + (take_below(in, 40) == 0);
     layer.v_dim = take_below(in, 9) * 16;
     layer.window = take_below(in, 200) - 2;
-    layer.k_bits = bits[take_below(in, 5)];
-    layer.v_bits = bits[take_below(in, 5)];
+    layer.k_bits = bits[take_below(in, 9)];
+    layer.v_bits = bits[take_below(in, 9)];
     layer.k_fit = (oscar_fit)take_below(in, 2);
     layer.v_fit = (oscar_fit)take_below(in, 2);
     layer.k_clip = take_below(in, 40) / 32.0 - 0.1;
-    layer.k_group = take_below(in, 6) * 16;
-    layer.v_group = take_below(in, 6) * 16;
+    layer.v_clip = layer.k_clip;
+    layer.k_group = take_below(in, 3) * 16;
+    layer.v_group = take_below(in, 3) * 16;
     layer.k_page_mean = -take_below(in, 2);
     layer.v_folded = take_below(in, 2);
     layer.softcap = (float)take_below(in, 3) - 1;
@@ -226,7 +227,7 @@ static void run_file(const char *path)
 int main(int argc, char **argv)
 {
     test_random random = { 1 };
-    int i, count = 2000, files = 0;
+    int i, count = 6000, files = 0;
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "-n") && i + 1 < argc) count = atoi(argv[++i]);
         else if (!strcmp(argv[i], "-s") && i + 1 < argc) random.state = strtoull(argv[++i], NULL, 10);

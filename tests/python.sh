@@ -1,16 +1,20 @@
 #!/bin/sh
-# python.sh - what a second program says: golden vectors from NumPy, files read by the safetensors package.
-# Run from the root of the repository: sh tests/python.sh [python, default python3]
+# python.sh - what a second program says. Run from the root of the repository:
+#
+#     sh tests/python.sh golden PYTHON                     golden vectors from NumPy are those of tests/golden.h
+#     sh tests/python.sh safetensors PYTHON TEST_FILES     rotations files and the safetensors package, both ways
+#                                                          (TEST_FILES: the built tests/test_files.c)
 . tests/check.sh
 
-python=${1:-python3}
+step=$1 python=$2
 mkdir -p build/python
-has() { "$python" -c "import $1" >/dev/null 2>&1; }
 
 golden() { "$python" tests/golden.py build/python/golden.h && cmp tests/golden.h build/python/golden.h; }
 
-if has numpy; then check_ok "tests/golden.h is what golden.py writes" golden
-else skip "tests/golden.py" "$python has no numpy"
+if ! command -v "$python" >/dev/null 2>&1; then skip "$step" "no $python"
+elif [ "$step" = safetensors ]; then exec "$python" tests/safetensors_check.py "$3"
+elif "$python" -c "import numpy" >/dev/null 2>&1; then check_ok "tests/golden.h is what golden.py writes" golden
+else skip "golden.py" "$python has no numpy"
 fi
 
-check_end python
+check_end "$step"

@@ -1180,8 +1180,11 @@ static void test_defaults(void)
         CHECK(resolved.v_dim == full.v_dim && resolved.k_bits == 2 && resolved.v_bits == 2);
         CHECK(resolved.k_group == dims[i] && resolved.v_group == dims[i] && resolved.k_page_mean != -1);
         CHECK(resolved.scale == full.scale && resolved.window == 0 && !(resolved.softcap > 0));
+        zero.k_fit = zero.v_fit = OSCAR_CLIP;
+        CHECK(oscar_layer_resolve(&zero, NULL, &resolved) == OSCAR_OK);
         CLOSE(resolved.k_clip, 0.96, 0);
         CLOSE(resolved.v_clip, 0.92, 0);
+        zero = simple_layer(1, dims[i], 0);
         e = simple_desc(&full, 1, 1, 4);
         e.window_type = OSCAR_BF16;
         e.sink = 64; e.recent = 256; e.page_tokens = 64; e.max_draft = 16;

@@ -1,0 +1,454 @@
+/* bench_rows.c - rows: Walsh-Hadamard transform, dense transform, encode, decode, and what appending a token costs.
+
+   Before anything is timed every output is compared with the plain reading in tests/reference.h: bytes and decoded rows
+   exactly, transforms with double arithmetic. Baselines: a textbook butterfly and a textbook vector-matrix product of
+   this file, and memcpy of the same bytes. */
+#include "bench.h"
+
+enum { ROWS = 256, DIM_MAX = 512 };
+
+/* What a case on rows works on. Room for ROWS rows of DIM_MAX numbers in each array. */
+typedef struct rows_job {
+    int dim;
+    oscar_codec codec;
+    const float *x, *matrix;
+    float *out;
+    unsigned char *encoded;
+} rows_job;
+
+enum { JOBS_MAX = 32 };
+static rows_job jobs[JOBS_MAX];
+static int job_count;
+
+/* A job of its own for a case, from a pattern. */
+static rows_job *job_of(const rows_job *pattern, int dim)
+{
+    rows_job *job = &jobs[job_count++];
+    bench_check(job_count <= JOBS_MAX, "room for a job");
+    *job = *pattern;
+    job->dim = dim;
+    return job;
+}
+
+/* A case on all rows of a job: in and out once, or in and encoded. */
+static bench_case rows_case(void (*run)(void *), rows_job *job, double bytes_a_row, const char *name)
+{
+    bench_case c = bench_case_of(run, job, "%s, D = %d", name, job->dim);
+    c.units = ROWS;
+    c.bytes = bytes_a_row * ROWS;
+    c.out = job->out;
+    c.out_size = (size_t)(ROWS * job->dim) * sizeof(float);
+    return c;
+}
+
+static void run_memcpy(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    memcpy(job->out, job->x, (size_t)(ROWS * job->dim) * sizeof(float));
+}
+
+/* == TRANSFORMS == */
+
+static void run_fwht(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    (void)oscar_fwht(job->dim, ROWS, job->x, job->out);
+}
+
+/* The transform as a textbook has it: log2 n passes of butterflies, then the scale. */
+static void run_textbook_fwht(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    int n = job->dim, row, h, i, j;
+    float scale = 1.0f / sqrtf((float)n);
+    run_memcpy(job);
+    for (row = 0; row < ROWS; row++) {
+        float *x = job->out + row * n;
+        for (h = 1; h < n; h *= 2)
+            for (i = 0; i < n; i += 2 * h)
+                for (j = i; j < i + h; j++) {
+                    float a = x[j], b = x[j + h];
+                    x[j] = a + b;
+                    x[j + h] = a - b;
+                }
+        for (i = 0; i < n; i++) x[i] *= scale;
+    }
+}
+
+static void run_rotate(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    (void)oscar_rotate(job->dim, ROWS, job->matrix, job->x, job->out);
+}
+
+/* A vector-matrix product as a textbook has it: the matrix row by row. */
+static void run_textbook_rotate(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    int n = job->dim, row, i, j;
+    for (row = 0; row < ROWS; row++) {
+        const float *x = job->x + row * n;
+        float *out = job->out + row * n;
+        memset(out, 0, (size_t)n * sizeof(float));
+        for (i = 0; i < n; i++)
+            for (j = 0; j < n; j++) out[j] += x[i] * job->matrix[i * n + j];
+    }
+}
+
+/* Some rows of job->out against the transform in double; matrix NULL: Walsh-Hadamard. */
+static void check_transform(const rows_job *job, const float *matrix, oscar_isa isa, const char *what)
+{
+    static double x[DIM_MAX], expected[DIM_MAX];
+    double worst = 0;
+    int n = job->dim, row, i, j;
+    for (row = 0; row < ROWS; row += 17) {
+        for (i = 0; i < n; i++) x[i] = (double)job->x[row * n + i];
+        for (j = 0; j < n; j++) {
+            if (!matrix) { expected[j] = ref_hadamard_dot(n, j, x); continue; }
+            for (expected[j] = 0, i = 0; i < n; i++) expected[j] += x[i] * (double)matrix[i * n + j];
+        }
+        worst = fmax(worst, ref_relative(n, job->out + row * n, expected));
+    }
+    bench_close(worst, 1e-6, isa, what);
+}
+
+static void measure_transforms(const rows_job *pattern)
+{
+    static const int sizes[4] = { 64, 128, 256, 512 };
+    static bench_table table;
+    oscar_isa isa;
+    int s;
+    for (s = 0; s < 4; s++) {
+        rows_job *job = job_of(pattern, sizes[s]);
+        double bytes = 8.0 * job->dim;
+        for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
+            run_fwht(job);
+            check_transform(job, NULL, isa, "FWHT against double");
+            if (job->dim == 512) continue;
+            run_rotate(job);
+            check_transform(job, job->matrix, isa, "dense transform against double");
+        }
+        bench_add_isas(&table, rows_case(run_fwht, job, bytes, "FWHT"));
+        bench_add(&table, rows_case(run_textbook_fwht, job, bytes, "textbook FWHT"));
+        bench_add(&table, rows_case(run_memcpy, job, bytes, "memcpy"));
+        if (job->dim == 512) continue;
+        bench_add_isas(&table, rows_case(run_rotate, job, bytes, "dense"));
+        bench_add(&table, rows_case(run_textbook_rotate, job, bytes, "textbook dense"));
+    }
+    bench_time(&table, 2e-3);
+    printf("\nTransforms: time, and bytes read and written, for one row; baselines: textbook loops of this file, memcpy\n");
+    bench_print(&table, 1e9, "ns");
+    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
+        for (s = 0; s < 4; s++) {
+            int n = sizes[s];
+            double ns = bench_find(&table, isa, "FWHT, D = %d", n)->median * 1e9 / ROWS;
+            bench_figure(isa, ns, "ns", "fwht.D%d.ns", n);
+            bench_figure(isa, ns / (bench_find(&table, OSCAR_ISA_AUTO, "textbook FWHT, D = %d", n)->median * 1e9 / ROWS),
+                         "times", "fwht.D%d.time_over_textbook", n);
+            if (n == 512) continue;
+            bench_figure(isa, bench_find(&table, isa, "dense, D = %d", n)->median * 1e9 / ROWS, "ns", "rotate.D%d.ns", n);
+        }
+}
+
+/* == CODEC == */
+
+static void run_encode(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    (void)oscar_encode(&job->codec, job->dim, ROWS, job->x, job->encoded);
+}
+
+static void run_decode(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    (void)oscar_decode(&job->codec, job->dim, ROWS, job->encoded, job->out);
+}
+
+/* Bytes and decoded rows, exactly. Leaves the rows encoded. */
+static void check_codec(const rows_job *job, oscar_isa isa)
+{
+    static ref_row row;
+    static unsigned char bytes[2 * DIM_MAX];
+    static float x[DIM_MAX];
+    ref_codec codec = { OSCAR_UNBIASED, 0, 0, 0, 0 };
+    size_t size = oscar_row_bytes(&job->codec, job->dim), r;
+    int same = 1;
+    codec.fit = job->codec.fit;
+    codec.bits = job->codec.bits;
+    codec.group = job->dim;
+    codec.clip = job->codec.clip;
+    memset(job->encoded, 0xff, size * ROWS);
+    bench_ok(oscar_encode(&job->codec, job->dim, ROWS, job->x, job->encoded), "oscar_encode");
+    bench_ok(oscar_decode(&job->codec, job->dim, ROWS, job->encoded, job->out), "oscar_decode");
+    for (r = 0; r < ROWS; r++) {
+        same = same && ref_encode_row(&codec, job->dim, job->x + r * (size_t)job->dim, &row);
+        same = same && ref_pack_row(&codec, job->dim, &row, bytes) == size && !memcmp(bytes, job->encoded + r * size, size);
+        ref_unpack_row(&codec, job->dim, bytes, x);
+        same = same && !memcmp(x, job->out + r * (size_t)job->dim, (size_t)job->dim * sizeof(float));
+    }
+    bench_close(same ? 0 : 1, 0, isa, "encoded bytes and decoded rows against the plain reading");
+}
+
+static const char *fit_name(oscar_fit fit) { return fit == OSCAR_CLIP ? "CLIP" : "UNBIASED"; }
+
+static void measure_codec(const rows_job *pattern, int dim)
+{
+    static bench_table table;
+    char name[64];
+    int which;
+    table.count = 0;
+    for (which = 0; which < 4; which++) {
+        rows_job *job = job_of(pattern, dim);
+        size_t size;
+        bench_case encode, decode;
+        oscar_isa isa;
+        job->codec.fit = which / 2 ? OSCAR_CLIP : OSCAR_UNBIASED;
+        job->codec.bits = which % 2 ? 4 : 2;
+        job->codec.clip = 0.96;
+        job->encoded = pattern->encoded + (size_t)which * ROWS * DIM_MAX;
+        size = oscar_row_bytes(&job->codec, dim);
+        for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) check_codec(job, isa);
+        (void)snprintf(name, sizeof name, "encode %s %d bits", fit_name(job->codec.fit), job->codec.bits);
+        encode = rows_case(run_encode, job, 4.0 * dim + (double)size, name);
+        encode.out = job->encoded;
+        encode.out_size = size * ROWS;
+        (void)snprintf(name, sizeof name, "decode %s %d bits", fit_name(job->codec.fit), job->codec.bits);
+        decode = rows_case(run_decode, job, 4.0 * dim + (double)size, name);
+        bench_add_isas(&table, encode);
+        bench_add_isas(&table, decode);
+    }
+    bench_add(&table, rows_case(run_memcpy, job_of(pattern, dim), 8.0 * dim, "memcpy"));
+    bench_time(&table, 2e-3);
+    printf("\nRow codec, D = %d, one group, fp16 metadata, clip 0.96: one row; baseline: memcpy of the floats\n", dim);
+    bench_print(&table, 1e9, "ns");
+    for (which = 0; which < 8; which++) {
+        oscar_isa isa;
+        const char *what = which % 2 ? "decode" : "encode";
+        oscar_fit fit = which / 4 ? OSCAR_CLIP : OSCAR_UNBIASED;
+        int bits = which / 2 % 2 ? 4 : 2;
+        for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
+            bench_figure(isa, bench_find(&table, isa, "%s %s %d bits, D = %d", what, fit_name(fit), bits, dim)->median
+                         * 1e9 / ROWS, "ns", "%s.%s.%dbit.D%d.ns", what, fit == OSCAR_CLIP ? "clip" : "unbiased", bits,
+                         dim);
+    }
+}
+
+/* == APPEND == */
+
+enum { HEADS = 8, DIM = 128, TOKEN = HEADS * DIM, PAGE = 64, SOURCE = 64, STEPS = 4 * PAGE };
+
+/* One layer of a cache. Every sample appends STEPS tokens one by one, so the cost of a page that falls due is spread
+   over its tokens; when the pages are used up, a new sequence takes over, which is not timed. */
+typedef struct append_job {
+    const char *name;
+    oscar_layer layer;
+    const float *k, *v;       /* SOURCE tokens, used again and again: a model hands over rows that are in cache, too */
+    oscar_cache *cache;
+    oscar_seq seq;
+    oscar_isa isa;
+    double page_bytes;
+} append_job;
+
+enum { APPEND_PAGES = 64 };
+
+static void append_tokens(append_job *job, int64_t at, int64_t rows)
+{
+    oscar_view k, v;
+    oscar_batch batch;
+    oscar_result result;
+    memset(&k, 0, sizeof k);
+    k.data = job->k + at % SOURCE * TOKEN;
+    v = k;
+    v.data = job->v + at % SOURCE * TOKEN;
+    batch.seq = job->seq;
+    batch.row = 0;
+    batch.rows = rows;
+    result = oscar_cache_reserve(job->cache, job->seq, rows, 0);
+    if (result == OSCAR_OK) result = oscar_append(job->cache, 0, &batch, 1, &k, &v);
+    bench_ok(result, job->name);
+}
+
+/* Windows full, one token short of the next page. */
+static void append_restart(append_job *job)
+{
+    int t;
+    if (job->seq) bench_ok(oscar_cache_close(job->cache, job->seq), "oscar_cache_close");
+    bench_ok(oscar_cache_open(job->cache, &job->seq), "oscar_cache_open");
+    for (t = 0; t < 64 + 256 + PAGE - 1; t += 1) append_tokens(job, t, 1);
+}
+
+static void append_prepare(void *argument)
+{
+    append_job *job = (append_job *)argument;
+    oscar_seq_state state;
+    bench_ok(oscar_cache_get(job->cache, job->seq, &state), "oscar_cache_get");
+    if (state.page_count + STEPS / PAGE >= APPEND_PAGES) append_restart(job);
+}
+
+static void run_append(void *argument)
+{
+    append_job *job = (append_job *)argument;
+    oscar_seq_state state;
+    int t;
+    bench_ok(oscar_cache_get(job->cache, job->seq, &state), "oscar_cache_get");
+    for (t = 0; t < STEPS; t++) append_tokens(job, state.length + t, 1);
+}
+
+/* The same number of bytes from and to memory of the same size: float rows in, a ring of float rows out. */
+static void run_append_memcpy(void *argument)
+{
+    append_job *job = (append_job *)argument;
+    static float ring[2][SOURCE * TOKEN];
+    int t;
+    for (t = 0; t < STEPS; t++) {
+        memcpy(ring[0] + t % SOURCE * TOKEN, job->k + t % SOURCE * TOKEN, TOKEN * sizeof(float));
+        memcpy(ring[1] + t % SOURCE * TOKEN, job->v + t % SOURCE * TOKEN, TOKEN * sizeof(float));
+    }
+}
+
+static void append_create(append_job *job)
+{
+    oscar_cache_desc desc;
+    oscar_layout layout;
+    memset(&desc, 0, sizeof desc);
+    job->layer.q_heads = HEADS;
+    job->layer.kv_heads = HEADS;
+    job->layer.k_dim = DIM;
+    desc.layers = &job->layer;
+    desc.layer_count = 1;
+    desc.max_sequences = 1;
+    desc.max_pages = APPEND_PAGES;
+    desc.hooks = bench_hooks();
+    bench_ok(oscar_cache_create(&desc, &job->cache), "oscar_cache_create");
+    bench_ok(oscar_cache_layout(job->cache, 0, &layout), "oscar_cache_layout");
+    job->page_bytes = (double)layout.bytes;
+    append_restart(job);
+}
+
+/* The first page of history, as it was appended token by token, against a page of the plain reading. */
+static void check_append(append_job *job)
+{
+    ref_page page = ref_page_of(&job->layer, PAGE, OSCAR_BF16);
+    unsigned char *bytes = (unsigned char *)calloc(1, page.bytes);
+    float *fetched[2], expected[DIM];
+    oscar_view k, v;
+    oscar_out out[2];
+    int side, t, h, same;
+    memset(&k, 0, sizeof k);
+    k.data = job->k;          /* tokens 64 .. 127 of the sequence are SOURCE rows 0 .. 63 */
+    v = k;
+    v.data = job->v;
+    run_append(job);
+    same = ref_page_write(&page, &k, &v, bytes) && page.bytes == (size_t)job->page_bytes;
+    for (side = 0; side < 2; side++) {
+        fetched[side] = (float *)calloc(PAGE * TOKEN, sizeof(float));
+        memset(&out[side], 0, sizeof out[side]);
+        out[side].data = fetched[side];
+    }
+    bench_ok(oscar_fetch(job->cache, 0, job->seq, 64, PAGE, &out[0], &out[1]), "oscar_fetch");
+    for (side = 0; side < 2; side++)
+        for (t = 0; t < PAGE; t++)
+            for (h = 0; h < HEADS; h++) {
+                ref_row_float(&page, bytes, side, h, t, OSCAR_F32, expected);
+                same = same && !memcmp(expected, fetched[side] + (t * HEADS + h) * DIM, sizeof expected);
+            }
+    bench_close(same ? 0 : 1, 0, job->isa, "rows of an appended page against the plain reading");
+    free(fetched[0]);
+    free(fetched[1]);
+    free(bytes);
+}
+
+/* The settings that are compared. Clip off still finds minimum and maximum. */
+static int append_settings(append_job *out, const oscar_pair *dense)
+{
+    static const struct { const char *name; oscar_fit fit; double k_clip, v_clip; int page_mean, dense; } table[5] = {
+        { "FWHT, CLIP off, no page mean", OSCAR_CLIP, -1, -1, -1, 0 },
+        { "FWHT, CLIP, no page mean", OSCAR_CLIP, 0.96, 0.92, -1, 0 },
+        { "FWHT, UNBIASED, no page mean", OSCAR_UNBIASED, 0, 0, -1, 0 },
+        { "FWHT, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 0 },
+        { "dense, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 1 },
+    };
+    int i;
+    for (i = 0; i < 5; i++) {
+        memset(&out[i], 0, sizeof out[i]);
+        out[i].name = table[i].name;
+        out[i].layer.k_fit = out[i].layer.v_fit = table[i].fit;
+        out[i].layer.k_clip = table[i].k_clip;
+        out[i].layer.v_clip = table[i].v_clip;
+        out[i].layer.k_page_mean = table[i].page_mean;
+        out[i].layer.k = out[i].layer.v = table[i].dense ? dense : NULL;
+    }
+    return 5;
+}
+
+static void measure_append(const float *k, const float *v)
+{
+    static append_job appends[5 * OSCAR_ISA_COUNT], settings[5];
+    static float room[HEADS][2 * DIM * DIM + DIM];
+    static oscar_pair dense[HEADS];
+    static bench_table table;
+    test_random random = { 7 };
+    int i, count = 0, setting_count = append_settings(settings, dense);
+    oscar_isa isa;
+    bench_case copy;
+    for (i = 0; i < HEADS; i++) dense[i] = ref_random_pair(&random, OSCAR_DENSE, DIM, 0, 1, room[i]);
+    for (i = 0; i < setting_count; i++)
+        for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
+            append_job *job = &appends[count++];
+            bench_case c = bench_case_of(run_append, job, "%s", settings[i].name);
+            *job = settings[i];
+            job->isa = c.isa = isa;
+            job->k = k;
+            job->v = v;
+            append_create(job);
+            check_append(job);
+            c.prepare = append_prepare;
+            c.units = STEPS;
+            /* rows in, window rows out and, a page later, in again, page out */
+            c.bytes = STEPS * (2.0 * TOKEN * (4 + 2 + 2) + job->page_bytes / PAGE);
+            bench_add(&table, c);
+        }
+    copy = bench_case_of(run_append_memcpy, &appends[0], "memcpy of K and V rows as floats");
+    copy.units = STEPS;
+    copy.bytes = STEPS * 2.0 * TOKEN * 8;
+    bench_add(&table, copy);
+    bench_time(&table, 2e-3);
+    printf("\nAppend of one token, K and V, %d heads x %d, windows 64 + 256, pages of %d included; baseline: memcpy\n", HEADS,
+           DIM, PAGE);
+    bench_print(&table, 1e6, "us");
+    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
+        static const char *const figures[5] = { "append.clip_off.us", "append.clip.us", "append.unbiased_no_mean.us",
+                                                "append.unbiased.us", "append.dense_unbiased.us" };
+        for (i = 0; i < setting_count; i++)
+            bench_figure(isa, bench_find(&table, isa, "%s", settings[i].name)->median * 1e6 / STEPS, "us", "%s",
+                         figures[i]);
+    }
+    for (i = 0; i < count; i++) oscar_cache_destroy(appends[i].cache);
+}
+
+/* == ALL == */
+
+int main(int argc, char **argv)
+{
+    static const int dims[3] = { 64, 128, 256 };
+    static float room[2 * 256 * 256 + 256];
+    rows_job pattern;
+    test_random random = { 5 };
+    size_t floats = (size_t)ROWS * DIM_MAX;
+    float *x;
+    oscar_pair pair;
+    int i;
+    bench_begin("bench_rows", "", argc, argv);
+    memset(&pattern, 0, sizeof pattern);
+    pair = ref_random_pair(&random, OSCAR_DENSE, 256, 0, 1, room);   /* an orthogonal matrix; also as three smaller ones */
+    x = (float *)bench_alloc(floats * sizeof(float));
+    bench_normal(1, floats, x);
+    pattern.x = x;
+    pattern.matrix = pair.to;
+    pattern.out = (float *)bench_alloc(floats * sizeof(float));
+    pattern.encoded = (unsigned char *)bench_alloc(4 * floats);
+    measure_transforms(&pattern);
+    for (i = 0; i < 3; i++) measure_codec(&pattern, dims[i]);
+    measure_append(x, x + SOURCE * TOKEN);
+    return 0;
+}
