@@ -172,10 +172,17 @@ BENCH_UNUSED static void bench_check(int ok, const char *what)
     exit(1);
 }
 
-/* The same for an error with a limit, which is printed. */
-BENCH_UNUSED static void bench_close(double error, double limit, oscar_isa isa, const char *what)
+/* The same for an error with a limit; NaN is wrong, too. Prints both. */
+BENCH_UNUSED static void bench_close(double error, double limit, oscar_isa isa, const char *format, ...)
 {
-    printf("# check     %s, %s: %.2e (limit %.0e)\n", what, bench_isa_slug(isa), error, limit);
+    char what[128];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    printf("# check     %s%s%s: ", what, isa == OSCAR_ISA_AUTO ? "" : ", ", isa == OSCAR_ISA_AUTO ? "" : bench_isa_slug(isa));
+    if (limit > 0) printf("%.2e (limit %.0e)\n", error, limit);
+    else printf("%s\n", error <= limit ? "equal" : "different");
     bench_check(error <= limit, what);
 }
 
@@ -252,7 +259,8 @@ BENCH_UNUSED static void bench_normal(uint64_t seed, size_t count, float *x)
      calls           calls of run a sample; bench_time finds it unless it is set or there is a prepare
      bytes           read and written by one call; 0 = not told
      units           what one call does (rows, tokens), for the printed time
-     out, out_size   what run writes, for the checksum
+     out, out_size   what run writes, for the checksum; or
+     sum             what computes it
    Results: seconds of one call (median, least, most), checksum. */
 typedef struct bench_case {
     char name[64];
@@ -264,6 +272,7 @@ typedef struct bench_case {
     double bytes, units;
     const void *out;
     size_t out_size;
+    uint64_t (*sum)(void *);
     double median, least, most;
     uint64_t checksum;
 } bench_case;
@@ -355,7 +364,9 @@ BENCH_UNUSED static void bench_time(bench_table *table, double seconds)
         for (i = 0; i < table->count; i++) {
             bench_case *c = &table->cases[i];
             samples[i][run] = bench_sample(c);
-            if (c->out && run == bench.runs - 1) c->checksum = bench_checksum(c->out, c->out_size);
+            if (run < bench.runs - 1) continue;
+            if (c->out) c->checksum = bench_checksum(c->out, c->out_size);
+            if (c->sum) c->checksum = c->sum(c->argument);
         }
     for (i = 0; i < table->count; i++) {
         bench_case *c = &table->cases[i];
@@ -379,7 +390,7 @@ BENCH_UNUSED static void bench_print_case(const bench_case *c, double factor, co
     printf("%-40s %-7s %12.2f %s (%.2f to %.2f)", c->name, isa, c->median * scale, unit, c->least * scale,
            c->most * scale);
     if (c->bytes > 0) printf("  %.0f B  %.2f GB/s", c->bytes / c->units, rate);
-    if (c->out) printf("  sum %08x", (unsigned)(c->checksum & 0xffffffffu));
+    if (c->out || c->sum) printf("  sum %08x", (unsigned)(c->checksum & 0xffffffffu));
     printf("\n");
 }
 

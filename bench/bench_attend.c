@@ -1,0 +1,606 @@
+/* bench_attend.c - decode attention of one token: 32 query heads, 8 KV heads, 128 channels, over long contexts.
+
+       bench_attend [--full] [--windows] [TOKENS:LAYERS ...]      tokens as 4096 or 4k, a multiple of 64
+
+   What is compared, on the same rows, all layers in turn as in a decode step, 1 and 2 threads, one after the other in
+   every run:
+     INT2         the library: K and V of 2 bits, UNBIASED, page mean, Hadamard
+     BF16 pages   the library: the same code path with k_bits = v_bits = 16
+     BF16 plain   the baseline of this bench (plain_bf16.h): float, no library, for the widest vectors of the machine
+     read         reading the bytes of the BF16 pages once: what memory gives
+   Both caches hold all tokens in pages (no windows); with --windows they keep 64 + 256 exact rows, and figures end in
+   `.windows`. int2_over_bf16 is the time of the faster BF16 over that of INT2.
+
+   Before timing: bytes and attention of some pages against the plain reading in tests/reference.h; then, of the caches
+   that are timed, the first and the last layer against attention in double over the rows that the cache holds. */
+#include "bench.h"
+
+enum { Q_HEADS = 32, KV_HEADS = 8, DIM = 128, GROUP = Q_HEADS / KV_HEADS, PAGE = 64, TOKEN = KV_HEADS * DIM };
+enum { SOURCE = 1024, CHUNK = 256, QUERIES = 8, THREADS = 2, OUT = Q_HEADS * DIM };
+
+/* == THE BASELINE == */
+
+#define PLAIN(name) plain_##name
+#define PLAIN_TARGET
+#define PLAIN_LANES 4
+#define PLAIN_BLOCK 1
+#include "plain_bf16.h"
+
+#if defined(__x86_64__)
+#define PLAIN(name) plain_avx2_##name
+#define PLAIN_TARGET __attribute__((target("avx2,fma")))
+#define PLAIN_LANES 8
+#define PLAIN_BLOCK 1
+#include "plain_bf16.h"
+
+#define PLAIN(name) plain_avx512_##name
+#define PLAIN_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#define PLAIN_LANES 16
+#define PLAIN_BLOCK 2
+#include "plain_bf16.h"
+#endif
+
+static plain_kernel *plain_choose(const char **name)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("avx512vl")) {
+        *name = "512-bit vectors";
+        return plain_avx512_attend;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        *name = "256-bit vectors";
+        return plain_avx2_attend;
+    }
+#endif
+    *name = "128-bit vectors";
+    return plain_attend;
+}
+
+/* == WHAT IS MEASURED == */
+
+/* A cache of the library that holds the tokens. */
+typedef struct subject {
+    oscar_layer layer;
+    oscar_layout layout;
+    oscar_cache *cache;
+    oscar_seq seq;
+} subject;
+
+typedef struct setup {
+    int tokens, layers, windows;
+    char label[32];           /* "4k.32layers" */
+    float *k, *v, *q;         /* SOURCE tokens; QUERIES queries */
+    subject int2, bf16;
+    plain_kernel *plain;
+    unsigned char *pages;     /* the baseline's BF16 pages, [layer][page] */
+    size_t pages_bytes;
+} setup;
+
+/* One case: a decode step over all layers. subject NULL: the baseline. */
+typedef struct step_job {
+    setup *s;
+    subject *subject;
+    int threads, layer;
+    float *part_o[THREADS], *part_lse[THREADS];
+    oscar_result results[THREADS];
+    float *o;                 /* [layers][Q_HEADS][DIM] */
+} step_job;
+
+static const float *query_of(const setup *s, int layer) { return s->q + layer % QUERIES * OUT; }
+
+/* Where the rows of a chunk of a layer come from: some of the SOURCE tokens, on a page boundary. */
+static int source_of(int layer, int token) { return (token / CHUNK * 5 + layer * 3) % 13 * PAGE + token % CHUNK; }
+
+static void library_part(void *argument, int part, int parts)
+{
+    step_job *job = (step_job *)argument;
+    oscar_view q;
+    oscar_batch batch;
+    memset(&q, 0, sizeof q);
+    q.data = query_of(job->s, job->layer);
+    batch.seq = job->subject->seq;
+    batch.row = 0;
+    batch.rows = 1;
+    job->results[part] = oscar_attend_part(job->subject->cache, job->layer, &batch, 1, &q, part, parts,
+                                           job->part_o[part], job->part_lse[part]);
+}
+
+static void plain_part(void *argument, int part, int parts)
+{
+    step_job *job = (step_job *)argument;
+    const setup *s = job->s;
+    size_t page_bytes = s->bf16.layout.bytes;
+    const unsigned char *layer = s->pages + (size_t)job->layer * (s->pages_bytes / (size_t)s->layers);
+    int h, a, i;
+    for (h = part; h < KV_HEADS; h += parts) {
+        plain_half q[PLAIN_GROUP];
+        plain_state state;
+        memset(&state, 0, sizeof state);
+        for (a = 0; a < GROUP; a++) {
+            const float *from = query_of(s, job->layer) + (h * GROUP + a) * DIM;
+            state.top[a] = -HUGE_VALF;
+            for (i = 0; i < PLAIN_HALF; i++) {
+                q[a].even[i] = from[2 * i] * s->bf16.layout.layer.scale;
+                q[a].odd[i] = from[2 * i + 1] * s->bf16.layout.layer.scale;
+            }
+        }
+        s->plain(layer + (size_t)h * s->bf16.layout.head_bytes, page_bytes, s->tokens / PAGE, q, &state);
+        for (a = 0; a < GROUP; a++) {
+            float *o = job->o + job->layer * OUT + (h * GROUP + a) * DIM;
+            for (i = 0; i < PLAIN_HALF; i++) {
+                o[2 * i] = state.o[a].even[i] / state.sum[a];
+                o[2 * i + 1] = state.o[a].odd[i] / state.sum[a];
+            }
+        }
+    }
+}
+
+static void run_step(void *argument)
+{
+    step_job *job = (step_job *)argument;
+    int part;
+    for (job->layer = 0; job->layer < job->s->layers; job->layer++) {
+        bench_parallel(job->threads, job->subject ? library_part : plain_part, job);
+        if (!job->subject) continue;
+        for (part = 0; part < job->threads; part++) bench_ok(job->results[part], "oscar_attend_part");
+        oscar_attend_join(job->threads, (const float *const *)job->part_o, (const float *const *)job->part_lse, 1,
+                          Q_HEADS, DIM, NULL, job->o + job->layer * OUT, NULL);
+    }
+}
+
+/* == FILLING == */
+
+static void subject_create(setup *s, subject *out, int bits)
+{
+    oscar_cache_desc desc;
+    oscar_layer *layers = (oscar_layer *)calloc((size_t)s->layers, sizeof(oscar_layer));
+    int i;
+    memset(&desc, 0, sizeof desc);
+    memset(out, 0, sizeof *out);
+    out->layer.q_heads = Q_HEADS;
+    out->layer.kv_heads = KV_HEADS;
+    out->layer.k_dim = DIM;
+    out->layer.k_bits = out->layer.v_bits = bits;
+    for (i = 0; i < s->layers; i++) layers[i] = out->layer;
+    desc.layers = layers;
+    desc.layer_count = s->layers;
+    desc.max_sequences = 1;
+    desc.max_pages = s->tokens / PAGE;
+    desc.max_draft = -1;
+    if (!s->windows) desc.sink = desc.recent = -1;
+    desc.hooks = bench_hooks();
+    bench_ok(oscar_cache_create(&desc, &out->cache), "oscar_cache_create");
+    bench_ok(oscar_cache_layout(out->cache, 0, &out->layout), "oscar_cache_layout");
+    bench_ok(oscar_cache_open(out->cache, &out->seq), "oscar_cache_open");
+    free(layers);
+}
+
+static void subject_append(const setup *s, subject *to, int token, int rows)
+{
+    int layer;
+    oscar_batch batch;
+    batch.seq = to->seq;
+    batch.row = 0;
+    batch.rows = rows;
+    bench_ok(oscar_cache_reserve(to->cache, to->seq, rows, 0), "oscar_cache_reserve");
+    for (layer = 0; layer < s->layers; layer++) {
+        oscar_view k, v;
+        memset(&k, 0, sizeof k);
+        k.data = s->k + source_of(layer, token) * TOKEN;
+        v = k;
+        v.data = s->v + source_of(layer, token) * TOKEN;
+        bench_ok(oscar_append(to->cache, layer, &batch, 1, &k, &v), "oscar_append");
+    }
+}
+
+/* The baseline's pages: the layout of the library's BF16 pages, in memory of the bench. */
+static void plain_fill(setup *s)
+{
+    size_t bytes = s->bf16.layout.bytes, at = 0;
+    void *scratch = bench_alloc(s->bf16.layout.scratch);
+    int layer, token;
+    s->pages_bytes = bytes * (size_t)(s->tokens / PAGE) * (size_t)s->layers;
+    s->pages = (unsigned char *)bench_alloc(s->pages_bytes);
+    for (layer = 0; layer < s->layers; layer++)
+        for (token = 0; token < s->tokens; token += PAGE, at += bytes) {
+            oscar_view k, v;
+            memset(&k, 0, sizeof k);
+            k.data = s->k + source_of(layer, token) * TOKEN;
+            v = k;
+            v.data = s->v + source_of(layer, token) * TOKEN;
+            bench_ok(oscar_page_write(&s->bf16.layout, &k, &v, s->pages + at, scratch), "oscar_page_write");
+        }
+    bench_free(scratch, s->bf16.layout.scratch);
+}
+
+static void fill(setup *s)
+{
+    int token;
+    subject_create(s, &s->int2, 2);
+    subject_create(s, &s->bf16, 16);
+    for (token = 0; token < s->tokens; token += CHUNK) {
+        int rows = s->tokens - token < CHUNK ? s->tokens - token : CHUNK;
+        subject_append(s, &s->int2, token, rows);
+        subject_append(s, &s->bf16, token, rows);
+    }
+    plain_fill(s);
+}
+
+static void release(setup *s)
+{
+    oscar_cache_destroy(s->int2.cache);
+    oscar_cache_destroy(s->bf16.cache);
+    bench_free(s->pages, s->pages_bytes);
+}
+
+/* == CHECKS == */
+
+typedef struct reference_head { double top, sum, o[DIM]; } reference_head;
+
+/* Adds rows k, v [rows][KV_HEADS][DIM] to the online softmax of every query head, in double. */
+static void reference_add(reference_head *heads, const float *query, const float *k, const float *v, int rows)
+{
+    int x, t, i;
+    for (x = 0; x < Q_HEADS; x++) {
+        reference_head *head = &heads[x];
+        for (t = 0; t < rows; t++) {
+            const float *key = k + (t * KV_HEADS + x / GROUP) * DIM, *value = v + (t * KV_HEADS + x / GROUP) * DIM;
+            double logit = 0, weight;
+            for (i = 0; i < DIM; i++) logit += (double)query[x * DIM + i] * (double)key[i];
+            logit /= sqrt((double)DIM);
+            if (logit > head->top) {
+                weight = exp(head->top - logit);
+                head->top = logit;
+                head->sum *= weight;
+                for (i = 0; i < DIM; i++) head->o[i] *= weight;
+            }
+            weight = exp(logit - head->top);
+            head->sum += weight;
+            for (i = 0; i < DIM; i++) head->o[i] += weight * (double)value[i];
+        }
+    }
+}
+
+/* Attention of a layer in double over the rows that the cache holds; of BF16 over the rows that went in, rounded by the
+   plain reading. o: [Q_HEADS][DIM] */
+static void reference_layer(const setup *s, const subject *from, int layer, double *o)
+{
+    static float k[CHUNK * TOKEN], v[CHUNK * TOKEN];
+    static reference_head heads[Q_HEADS];
+    oscar_out k_out, v_out;
+    int token, x, i;
+    memset(heads, 0, sizeof heads);
+    for (x = 0; x < Q_HEADS; x++) heads[x].top = -HUGE_VAL;
+    memset(&k_out, 0, sizeof k_out);
+    v_out = k_out;
+    k_out.data = k;
+    v_out.data = v;
+    for (token = 0; token < s->tokens; token += CHUNK) {
+        int rows = s->tokens - token < CHUNK ? s->tokens - token : CHUNK;
+        if (from->layer.k_bits == 16)
+            for (i = 0; i < rows * TOKEN; i++) {
+                k[i] = ref_round(OSCAR_BF16, s->k[source_of(layer, token) * TOKEN + i]);
+                v[i] = ref_round(OSCAR_BF16, s->v[source_of(layer, token) * TOKEN + i]);
+            }
+        else bench_ok(oscar_fetch(from->cache, layer, from->seq, token, rows, &k_out, &v_out), "oscar_fetch");
+        reference_add(heads, query_of(s, layer), k, v, rows);
+    }
+    for (x = 0; x < Q_HEADS; x++)
+        for (i = 0; i < DIM; i++) o[x * DIM + i] = heads[x].o[i] / heads[x].sum;
+}
+
+/* The largest relative error over heads. */
+static double worst_head(const float *o, const double *expected)
+{
+    double worst = 0;
+    int x;
+    for (x = 0; x < Q_HEADS; x++) worst = fmax(worst, ref_relative(DIM, o + x * DIM, expected + x * DIM));
+    return worst;
+}
+
+/* What the library promises: relative error of an output vector against double over the same codes. */
+static double limit_of(oscar_isa isa) { return isa == OSCAR_ISA_SCALAR ? 1e-5 : 1e-3; }
+
+static double relerr[OSCAR_ISA_COUNT];       /* the largest one of INT2 */
+
+static void note_error(oscar_isa isa, double error) { if (error > relerr[isa]) relerr[isa] = error; }
+
+/* First and last layer of every case. INT2 also against exact attention: with zero-mean rows 2 bits leave an error of
+   about a half, wrong codes one of more than 1. */
+static void check_step(setup *s, step_job *jobs, int job_count)
+{
+    static double held[OUT], exact[OUT];
+    int i, layer;
+    for (layer = 0; layer < s->layers; layer += s->layers > 1 ? s->layers - 1 : 1) {
+        reference_layer(s, &s->int2, layer, held);
+        reference_layer(s, &s->bf16, layer, exact);
+        for (i = 0; i < job_count; i++) {
+            step_job *job = &jobs[i];
+            const float *o = job->o + layer * OUT;
+            oscar_isa isa = OSCAR_ISA_AUTO;
+            do {
+                double error;
+                isa = job->subject ? bench_next_isa(isa) : OSCAR_ISA_AUTO;
+                if (job->subject && isa == OSCAR_ISA_AUTO) break;
+                run_step(job);
+                error = worst_head(o, job->subject == &s->int2 ? held : exact);
+                bench_close(error, job->subject ? limit_of(isa) : 1e-4, isa, "%s, layer %d, %s, %d threads, against double",
+                            s->label, layer, !job->subject ? "BF16 plain" : job->subject == &s->int2 ? "INT2" : "BF16 pages",
+                            job->threads);
+                if (job->subject != &s->int2) continue;
+                note_error(isa, error);
+                bench_close(worst_head(o, exact), 0.8, isa, "%s, layer %d, INT2, %d threads, against exact rows", s->label,
+                            layer, job->threads);
+            } while (isa != OSCAR_ISA_AUTO);
+        }
+    }
+}
+
+/* Pages of the plain reading: equal bytes, and attention over them in double from the bytes alone. */
+static void check_pages(const setup *s)
+{
+    enum { PAGES = 4, TOKENS = PAGES * PAGE };
+    static float o[OUT], lse[Q_HEADS];
+    static double k[TOKENS * DIM], v[TOKENS * DIM], q[DIM], expected[OUT];
+    unsigned char visible[TOKENS], *bytes[PAGES], *plain;
+    const void *pages[PAGES];
+    oscar_layer layer;
+    oscar_layout layout;
+    oscar_page_list list;
+    oscar_attend_desc desc;
+    ref_page page;
+    oscar_isa isa;
+    void *scratch;
+    int p, x, t, i, same;
+    memset(&layer, 0, sizeof layer);
+    layer.q_heads = Q_HEADS;
+    layer.kv_heads = KV_HEADS;
+    layer.k_dim = DIM;
+    page = ref_page_of(&layer, PAGE, OSCAR_BF16);
+    bench_ok(oscar_page_layout(&layer, PAGE, OSCAR_BF16, NULL, &layout), "oscar_page_layout");
+    scratch = bench_alloc(layout.scratch);
+    plain = (unsigned char *)bench_alloc(page.bytes);
+    memset(visible, 1, sizeof visible);
+    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
+        for (same = page.bytes == layout.bytes, p = 0; p < PAGES; p++) {
+            oscar_view rows_k, rows_v;
+            memset(&rows_k, 0, sizeof rows_k);
+            rows_k.data = s->k + p * PAGE * TOKEN;
+            rows_v = rows_k;
+            rows_v.data = s->v + p * PAGE * TOKEN;
+            pages[p] = bytes[p] = (unsigned char *)bench_alloc(layout.bytes);
+            bench_ok(oscar_page_write(&layout, &rows_k, &rows_v, bytes[p], scratch), "oscar_page_write");
+            same = same && ref_page_write(&page, &rows_k, &rows_v, plain) && !memcmp(plain, bytes[p], layout.bytes);
+        }
+        bench_close(same ? 0 : 1, 0, isa, "bytes of pages against the plain reading");
+        memset(&list, 0, sizeof list);
+        memset(&desc, 0, sizeof desc);
+        list.pages = pages;
+        list.count = PAGES;
+        desc.layout = &layout;
+        desc.q.data = s->q;
+        desc.queries = 1;
+        desc.position = TOKENS - 1;
+        bench_ok(oscar_attend_pages(&desc, &list, o, lse), "oscar_attend_pages");
+        for (x = 0; x < Q_HEADS; x++) {
+            double total;
+            for (t = 0; t < TOKENS && x % GROUP == 0; t++) {
+                ref_row_double(&page, bytes[t / PAGE], 0, x / GROUP, t % PAGE, k + t * DIM);
+                ref_row_double(&page, bytes[t / PAGE], 1, x / GROUP, t % PAGE, v + t * DIM);
+            }
+            for (i = 0; i < DIM; i++) q[i] = (double)s->q[x * DIM + i];
+            ref_attend(TOKENS, DIM, DIM, q, k, v, visible, 1 / sqrt((double)DIM), 0, NULL, expected + x * DIM, &total);
+        }
+        note_error(isa, worst_head(o, expected));
+        bench_close(worst_head(o, expected), limit_of(isa), isa, "attention over pages against double from their bytes");
+        for (p = 0; p < PAGES; p++) bench_free(bytes[p], layout.bytes);
+    }
+    bench_free(scratch, layout.scratch);
+    bench_free(plain, page.bytes);
+}
+
+/* == MEASURING == */
+
+static int job_make(setup *s, step_job *jobs)
+{
+    int count = 0, threads, which, part;
+    for (threads = 1; threads <= THREADS; threads++)
+        for (which = 0; which < 3; which++) {
+            step_job *job = &jobs[count++];
+            memset(job, 0, sizeof *job);
+            job->s = s;
+            job->subject = which == 0 ? &s->int2 : which == 1 ? &s->bf16 : NULL;
+            job->threads = threads;
+            job->o = (float *)calloc((size_t)(s->layers * OUT), sizeof(float));
+            for (part = 0; part < threads; part++) {
+                job->part_o[part] = (float *)calloc(OUT, sizeof(float));
+                job->part_lse[part] = (float *)calloc(Q_HEADS, sizeof(float));
+            }
+        }
+    return count;
+}
+
+static void job_free(step_job *jobs, int count)
+{
+    int i, part;
+    for (i = 0; i < count; i++) {
+        free(jobs[i].o);
+        for (part = 0; part < jobs[i].threads; part++) {
+            free(jobs[i].part_o[part]);
+            free(jobs[i].part_lse[part]);
+        }
+    }
+}
+
+/* Bytes that a step reads of a subject: its pages, and the rows in its windows. */
+static double bytes_of(const setup *s, const subject *from)
+{
+    oscar_seq_state state;
+    bench_ok(oscar_cache_get(from->cache, from->seq, &state), "oscar_cache_get");
+    return s->layers * ((double)from->layout.bytes * (double)state.page_count
+                        + (double)(state.sink + state.recent) * TOKEN * 4);
+}
+
+static void add_cases(setup *s, bench_table *table, step_job *jobs, int job_count, bench_reader *readers)
+{
+    int i;
+    for (i = 0; i < job_count; i++) {
+        step_job *job = &jobs[i];
+        const char *name = !job->subject ? "BF16 plain" : job->subject == &s->int2 ? "INT2" : "BF16 pages";
+        bench_case c = bench_case_of(run_step, job, "%s %dt", name, job->threads);
+        c.units = (double)s->layers * s->tokens * KV_HEADS;
+        c.bytes = job->subject ? bytes_of(s, job->subject) : (double)s->pages_bytes;
+        c.out = job->o;
+        c.out_size = (size_t)(s->layers * OUT) * sizeof(float);
+        if (job->subject) bench_add_isas(table, c);
+        else bench_add(table, c);
+    }
+    for (i = 0; i < THREADS; i++) {
+        bench_case c;
+        readers[i].data = s->pages;
+        readers[i].bytes = s->pages_bytes;
+        readers[i].threads = i + 1;
+        c = bench_case_of(bench_read, &readers[i], "read %dt", i + 1);
+        c.units = (double)s->layers * s->tokens * KV_HEADS;
+        c.bytes = (double)s->pages_bytes;
+        bench_add(table, c);
+    }
+}
+
+static void print_figures(const setup *s, const bench_table *table)
+{
+    int threads;
+    oscar_isa isa;
+    double units = (double)s->layers * s->tokens * KV_HEADS;
+    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
+        for (threads = 1; threads <= THREADS; threads++) {
+            const char *end = s->windows ? ".windows" : "";
+            double int2 = bench_find(table, isa, "INT2 %dt", threads)->median;
+            double pages = bench_find(table, isa, "BF16 pages %dt", threads)->median;
+            double plain = bench_find(table, OSCAR_ISA_AUTO, "BF16 plain %dt", threads)->median;
+            double read = bench_find(table, OSCAR_ISA_AUTO, "read %dt", threads)->median;
+            double best = pages < plain ? pages : plain;
+            bench_figure(isa, best / int2, "times", "attend.int2_over_bf16.%s.%dt%s", s->label, threads, end);
+            bench_figure(isa, pages / int2, "times", "attend.int2_over_bf16_pages.%s.%dt%s", s->label, threads, end);
+            bench_figure(isa, int2 / units * 1e9, "ns", "attend.ns_per_token_head.%s.%dt%s", s->label, threads, end);
+            bench_figure(isa, read / best, "of_1", "attend.bf16.fraction_of_bandwidth.%s.%dt%s", s->label, threads, end);
+        }
+}
+
+static void measure(const setup *pattern, int tokens, int layers)
+{
+    static bench_table table;
+    static step_job jobs[3 * THREADS];
+    static bench_reader readers[THREADS];
+    setup s = *pattern;
+    int job_count;
+    double start = bench_now();
+    s.tokens = tokens;
+    s.layers = layers;
+    if (tokens % 1024) (void)snprintf(s.label, sizeof s.label, "%d.%dlayers", tokens, layers);
+    else (void)snprintf(s.label, sizeof s.label, "%dk.%dlayers", tokens / 1024, layers);
+    printf("\n");
+    fill(&s);
+    job_count = job_make(&s, jobs);
+    printf("# filled    %s in %.1f s\n", s.label, bench_now() - start);
+    check_step(&s, jobs, job_count);
+    memset(&table, 0, sizeof table);
+    add_cases(&s, &table, jobs, job_count, readers);
+    bench_time(&table, 5e-3);
+    printf("%s%s: time, and bytes read, for one token and KV head (4 query heads)\n", s.label,
+           s.windows ? ", windows 64 + 256" : ", all tokens in pages");
+    bench_print(&table, 1e9, "ns");
+    print_figures(&s, &table);
+    job_free(jobs, job_count);
+    release(&s);
+}
+
+/* == MEMORY == */
+
+/* What a cache costs, against what it allocates and against the figures of the formats: 36 and 20 bytes a row. */
+static void report_memory(void)
+{
+    static const struct { int dim; oscar_fit fit; int page_mean, draft; double held; } rows[4] = {
+        { 128, OSCAR_CLIP, -1, -1, 2.2836 }, { 64, OSCAR_CLIP, -1, -1, 2.5330 },
+        { 128, OSCAR_UNBIASED, 0, 0, 0 }, { 64, OSCAR_UNBIASED, 0, 0, 0 },
+    };
+    int i;
+    printf("\nBits a value of 131072 tokens, windows 64 + 256 of BF16 included: held = rows in use, owned = whole ring\n");
+    for (i = 0; i < 4; i++) {
+        oscar_cache_desc desc;
+        oscar_layer layer;
+        oscar_footprint bytes;
+        memset(&desc, 0, sizeof desc);
+        memset(&layer, 0, sizeof layer);
+        layer.q_heads = Q_HEADS;
+        layer.kv_heads = KV_HEADS;
+        layer.k_dim = rows[i].dim;
+        layer.k_fit = layer.v_fit = rows[i].fit;
+        layer.k_page_mean = rows[i].page_mean;
+        desc.layers = &layer;
+        desc.layer_count = 1;
+        desc.max_sequences = 1;
+        desc.max_pages = 131072 / PAGE;
+        desc.max_draft = rows[i].draft;
+        bench_ok(oscar_cache_bytes(&desc, 131072, &bytes), "oscar_cache_bytes");
+        printf("D = %3d, %-8s, page mean %s: held %.4f owned %.4f exact %.0f; pages %.1f MB windows %.2f MB rest %.2f MB\n",
+               rows[i].dim, rows[i].fit == OSCAR_CLIP ? "CLIP" : "UNBIASED", rows[i].page_mean ? "off" : "on ",
+               bytes.held_bits, bytes.owned_bits, bytes.exact_bits, (double)bytes.pages / 1e6, (double)bytes.windows / 1e6,
+               (double)bytes.rest / 1e6);
+        if (rows[i].held > 0) bench_check(fabs(bytes.held_bits - rows[i].held) < 5e-5, "bits held");
+        bench_check(bytes.total == bytes.pages + bytes.windows + bytes.rest, "the sum of the bytes");
+    }
+}
+
+/* == ALL == */
+
+/* "4k:32" */
+static void measure_word(const setup *pattern, const char *word)
+{
+    char *end;
+    long tokens = strtol(word, &end, 10), layers = 0;
+    if (*end == 'k') { tokens *= 1024; end++; }
+    if (*end == ':') layers = strtol(end + 1, &end, 10);
+    if (*end || tokens < PAGE || tokens > 1 << 24 || tokens % PAGE || layers < 1 || layers > 128) {
+        fprintf(stderr, "%s: not TOKENS:LAYERS with tokens a multiple of %d\n", word, PAGE);
+        exit(2);
+    }
+    measure(pattern, (int)tokens, (int)layers);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const quick[] = { "4k:4", "32k:1" }, *const full[] = { "4k:1", "4k:32", "32k:6", "128k:3" };
+    static float query[QUERIES * OUT];
+    setup pattern;
+    const char *name;
+    int i, t, h;
+    oscar_isa isa;
+    memset(&pattern, 0, sizeof pattern);
+    for (i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--windows")) {
+            pattern.windows = 1;
+            for (argc--; i < argc; i++) argv[i] = argv[i + 1];
+        }
+    bench_begin("bench_attend", "[--full] [--windows] [TOKENS:LAYERS ...]", argc, argv);
+    pattern.plain = plain_choose(&name);
+    printf("# baseline  BF16 plain, %s; read: 64-bit words\n", name);
+    pattern.k = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
+    pattern.v = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
+    pattern.q = query;
+    bench_normal(1, SOURCE * TOKEN, pattern.k);
+    bench_normal(2, SOURCE * TOKEN, pattern.v);
+    bench_normal(3, QUERIES * OUT, query);
+    for (t = 0; t < SOURCE; t++)       /* keys have a mean: each head its own on every fourth channel */
+        for (h = 0; h < KV_HEADS; h++)
+            for (i = 0; i < DIM; i += 4) pattern.k[(t * KV_HEADS + h) * DIM + i] += (float)((h + i) % 5 - 2) * 0.5f;
+    check_pages(&pattern);
+    for (i = 0; i < bench.word_count; i++) measure_word(&pattern, bench.words[i]);
+    if (!bench.word_count && bench.full) for (i = 0; i < 4; i++) measure_word(&pattern, full[i]);
+    if (!bench.word_count && !bench.full) for (i = 0; i < 2; i++) measure_word(&pattern, quick[i]);
+    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
+        bench_figure(isa, relerr[isa], "relative", "attend.relerr");
+    report_memory();
+    return 0;
+}
