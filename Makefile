@@ -13,11 +13,12 @@ FUZZ_SECONDS = 120
 BENCH_FLAGS = -O2
 
 TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
+NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_math test_pages test_regions,$(TESTS))
 TSAN_TESTS := $(filter test_threads,$(TESTS))
 FUZZERS := $(patsubst tests/%.c,%,$(filter-out tests/fuzz_main.c,$(sort $(wildcard tests/fuzz_*.c))))
 BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))
 EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
-HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h bench/*.h examples/*.h)
+HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h examples/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test asan tsan fuzz bench examples coverage clean logs probe FORCE $(TESTS)
@@ -45,7 +46,7 @@ $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) -std=c99 -O2 $(WARN) -I. $< -o $@ $(LIBS)
 
-$(BENCHES:%=build/bench/%): build/bench/%: bench/%.c $(HEADERS)
+$(BENCHES:%=build/bench/%): build/bench/%: bench/%.c $(HEADERS) $(wildcard bench/*.h)
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(BENCH_FLAGS) -DBENCH_FLAGS='"$(CC) $(BENCH_FLAGS)"' $(WARN) -I. $< -o $@ $(LIBS)
 
@@ -60,6 +61,7 @@ FLAGS_plain = -O1 -g
 FLAGS_native = -O3 -march=native -ffp-contract=fast
 FLAGS_asan = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan = -O1 -g -fsanitize=thread
+# plain: everything; asan: everything; native: where the compiler could change bytes or sums; tsan: threads
 plain_CC = $(CC)
 native_CC = $(NATIVE_CC)
 asan_CC = $(ASAN_CC)
@@ -117,7 +119,7 @@ build/test/tsan/none.log: FORCE
 # Long ones first, so that all cores end at about the same time.
 ASAN_LOGS = $(if $(ASAN_CC),$(TESTS:%=build/test/asan/%.log),build/test/asan/none.log)
 TSAN_LOGS = $(if $(TSAN_CC),$(TSAN_TESTS:%=build/test/tsan/%.log),build/test/tsan/none.log)
-NATIVE_LOGS = $(if $(NATIVE_CC),$(TESTS:%=build/test/native/%.log),build/test/native/none.log)
+NATIVE_LOGS = $(if $(NATIVE_CC),$(NATIVE_TESTS:%=build/test/native/%.log),build/test/native/none.log)
 ALL_LOGS = $(SCRIPTS:%=build/test/scripts/%.log) $(ASAN_LOGS) $(FUZZERS:%=build/test/fuzz/%.log) $(TSAN_LOGS) \
     $(NATIVE_LOGS) $(TESTS:%=build/test/plain/%.log)
 

@@ -130,8 +130,8 @@
    The rotations file is safetensors, readable by Python's library: layers.i.k.to [Hkv or 1][D][D] (F), .dual (B),
    .mean [Hkv][D], layers.i.v.to, .dual, and metadata oscar.*.
    A saved sequence: 8 bytes "OSCARSEQ", u32 version (1), u32 layers, u64 hash of the configuration, i64 tokens, i64
-   tokens in pages, u64 payload bytes, u64 FNV-1a of the payload; payload: for each layer K rows of sink and recent in
-   order, V rows of them, whole pages. It can be restored where layers, windows and pairs are the same.
+   tokens in pages, u64 payload bytes, u64 FNV-1a of all other bytes; payload: for each layer K rows of sink and recent
+   in order, V rows of them, whole pages. It can be restored where layers, windows and pairs are the same.
 
    == 1.6 MEMORY
 
@@ -464,8 +464,9 @@ typedef struct oscar_layer {
     const oscar_pair *k, *v;
 } oscar_layer;
 
-/* in with every default filled in (NULL: only an error). 0 stays for window and softcap "none", clip off becomes -1.
-   Errors: ARGUMENT, SHAPE; hooks (may be NULL) gets the sentence. */
+/* in with every default filled in. window and softcap are 0 for none, clips -1 for off (always where the fit is not
+   CLIP), k_page_mean 1 or -1; pairs of a 16-bit side are dropped. Resolving again changes nothing. Errors: ARGUMENT,
+   SHAPE; hooks (may be NULL) gets the sentence. */
 OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_hooks *hooks, oscar_layer *out);
 
 /* == 2.6 CALIBRATION (level 1): sums over activations -> transform pairs == */
@@ -853,8 +854,8 @@ typedef struct oscar_cache_desc {
      total           what create allocates = pages + windows + rest
      pages, windows  max_pages pages of every layer; max_sequences sinks and rings of every layer
      rest            pairs, tables, one page of working space
-     held_bits       bits a K or V value of a sequence of `tokens` tokens: its pages and the window rows in use
-     owned_bits      the same with the whole sink and ring that an open sequence owns
+     held_bits       bits a K or V value of a sequence of `tokens` tokens: pages, and the rest exact in windows
+     owned_bits      the same with all window rows that an open sequence owns holding a token
      exact_bits      the same values in the window type without a cache (16 for BF16) */
 typedef struct oscar_footprint {
     size_t total, pages, windows, rest;
@@ -1406,7 +1407,7 @@ enum {
     OSCAR__EIGH_SWEEPS = 40    /* 6 to 12 are usual */
 };
 
-/* Squares of entries and of their quotients stay inside the range of double. */
+/* The largest |a_ij|: beyond, sums of entries and the unit below come near the ends of double's range. */
 #define OSCAR__EIGH_LARGEST 1e280
 #define OSCAR__EIGH_SMALLEST 1e-280
 
@@ -1427,7 +1428,8 @@ enum {
      block    rows a block, a power of two; two blocks stay in 32 KiB for n <= 256
      unit     power of two that brings the largest |a_ij| into [1, 2); shift is added to the diagonal after it
      rows     [n rounded up to a multiple of block][lead]; those from rank on are zero
-     norm, root, scale   per row: squared length and length of scale * row, scale
+     norm, root, scale   per row: squared length and length of scale * row, scale. root is as old as the sweep: it only
+              says what may wait for the next one, and the last sweep changes no row
      line     [width], a row of the matrix      order  [n] */
 typedef struct oscar__eigh {
     const double *a;
@@ -1535,9 +1537,8 @@ static int oscar__eigh_factor(oscar__eigh *e)
     memset(e->rows, 0, e->row_count * e->lead * sizeof(double));
     for (i = 0; i < n; i++) {
         rest[i] = e->a[(size_t)i * (size_t)n + (size_t)i] * e->unit + e->shift;
-        limit[i] = n * DBL_EPSILON * fabs(rest[i]) + DBL_MIN * 1e20;   /* room for squares of what is above */
+        limit[i] = n * DBL_EPSILON * fabs(rest[i]) + DBL_MIN * 1e20;   /* below, squares would lose their digits */
         e->order[i] = 0;
-        if (rest[i] < -4 * limit[i]) return -1;
     }
     for (rank = 0; rank < n; rank++) {
         double *row = e->rows + (size_t)rank * e->lead, root;
@@ -1551,7 +1552,7 @@ static int oscar__eigh_factor(oscar__eigh *e)
         for (i = 0; i < n; i++) {
             row[i] = e->order[i] ? 0 : row[i] / root;
             rest[i] -= row[i] * row[i];
-            if (!e->order[i] && rest[i] < -4 * limit[i]) return -1;
+            if (!e->order[i] && rest[i] < -4 * limit[i]) return -1;   /* going on, entries could grow without end */
         }
         row[pivot] = root;
     }
@@ -1559,13 +1560,13 @@ static int oscar__eigh_factor(oscar__eigh *e)
         if (e->order[i]) continue;
         oscar__eigh_residual(e, i, rank, e->line);
         for (j = 0; j < n; j++)
-            if (!e->order[j] && fabs(e->line[j]) > 4 * sqrt(limit[i]) * sqrt(limit[j])) return -1;
+            if (!e->order[j] && !(fabs(e->line[j]) <= 4 * sqrt(limit[i]) * sqrt(limit[j]))) return -1;
     }
     return rank;
 }
 
 /* A shift that makes the matrix safely positive definite: the smaller one of two bounds of its most negative
-   eigenvalue, Gershgorin's and the Frobenius norm, and an eighth more. */
+   eigenvalue, Gershgorin's and the Frobenius norm, and something more for rounding. */
 static double oscar__eigh_shift(oscar__eigh *e)
 {
     double lowest = 0, squares = 0, bound;
@@ -1581,7 +1582,7 @@ static double oscar__eigh_shift(oscar__eigh *e)
         if (e->line[i] - others < lowest) lowest = e->line[i] - others;
     }
     bound = -lowest < sqrt(squares) ? -lowest : sqrt(squares);
-    return 1.125 * bound;
+    return 1.125 * bound + 1e-6;
 }
 
 /* Rotates up to OSCAR__EIGH_PAIRS disjoint pairs of rows. Returns how many were not orthogonal yet. */
@@ -1602,7 +1603,7 @@ static int oscar__eigh_pairs(oscar__eigh *e, int count, const size_t *first, con
         if (!turn[i]) g[i] = 1;   /* its angle is not used, but computed with the others */
     }
     if (!turned) return 0;
-    for (i = 0; i < count; i++) {   /* without a branch: compilers make vectors of it */
+    for (i = 0; i < count; i++) {   /* apart from the rows, so that roots and quotients of several pairs overlap */
         double d = b[i] - a[i], w = 2 * g[i], t, hypotenuse;
         double raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or both squares would underflow */
         d *= raise;
@@ -1819,7 +1820,7 @@ OSCAR_API oscar_result oscar_eigh(int n, const double *a, double *vectors, doubl
     oscar__eigh e;
     oscar_result result;
     if (n < 1 || n > OSCAR__EIGH_MAX) return OSCAR_ERR_SHAPE;
-    if (!a || !vectors || !values || !scratch) return OSCAR_ERR_ARGUMENT;
+    if (!a || !vectors || !values || !scratch || (uintptr_t)scratch % sizeof(double)) return OSCAR_ERR_ARGUMENT;
     oscar__eigh_place(&e, n, a, scratch);
     result = oscar__eigh_solve(&e);
     if (result == OSCAR_OK) oscar__eigh_write(&e, vectors, values);
@@ -2250,7 +2251,7 @@ static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, doub
     return g;
 }
 
-/* sum += weight x^T x, sooner or later. */
+/* sum += weight x^T x, at the latest at the next flush. */
 static void oscar__gather_push(oscar__gather *g, const double *x, double weight)
 {
     memcpy(g->rows + (size_t)(g->count * g->dim), x, (size_t)g->dim * sizeof(double));
@@ -5197,7 +5198,7 @@ static int oscar__metadata_round(oscar_type type, oscar__overflow overflow, floa
     return 1;
 }
 
-/* UNBIASED, one group: codes and the scale before rounding. */
+/* UNBIASED, one group: codes and the scale before rounding, which is infinite where a sum is. */
 static OSCAR__NOINLINE float oscar__fit_unbiased(int n, int bits, const float *x, unsigned char *codes)
 {
     const float *steps = oscar__steps[bits == 4];
@@ -5205,6 +5206,7 @@ static OSCAR__NOINLINE float oscar__fit_unbiased(int n, int bits, const float *x
     float xx = oscar__sum_products(n, x, x), r = OSCAR__F32(sqrtf(OSCAR__F32(xx / (float)n))), best = 0, best_xu = 0;
     int a, i;
     memset(codes, 0, (size_t)n);
+    if (!oscar__finite(&xx, 1)) return xx;
     for (a = 0; a < 4; a++) {
         float t = OSCAR__F32(r * steps[a]), xu, uu, score;
         if (!(t > 0)) return 0;
@@ -5289,8 +5291,8 @@ static float oscar__decode_value(oscar_fit fit, int bits, unsigned code, float s
     return ((float)code - (bits == 2 ? 1.5f : 7.5f)) * scale;
 }
 
-/* codec with defaults; 0 if it does not fit dim. */
-static int oscar__codec_resolve(const oscar_codec *in, int dim, oscar_codec *out)
+/* codec with defaults. Errors: SHAPE (dim, or a group that does not divide it), ARGUMENT. */
+static oscar_result oscar__codec_resolve(const oscar_codec *in, int dim, oscar_codec *out)
 {
     oscar_codec c;
     memset(&c, 0, sizeof c);
@@ -5300,16 +5302,18 @@ static int oscar__codec_resolve(const oscar_codec *in, int dim, oscar_codec *out
     if (c.metadata == OSCAR_TYPE_DEFAULT) c.metadata = OSCAR_F16;
     if (c.fit == OSCAR_CLIP && c.clip >= 0 && !(c.clip > 0)) c.clip = 0.96;
     if (c.clip >= 1 || c.clip < 0) c.clip = -1;
+    if (!oscar__dim_valid(dim) || c.group < 16 || c.group % 16 || dim % c.group) return OSCAR_ERR_SHAPE;
+    if ((c.bits != 2 && c.bits != 4) || (c.metadata != OSCAR_F16 && c.metadata != OSCAR_F32) || c.clip != c.clip
+        || ((int)c.fit != OSCAR_UNBIASED && (int)c.fit != OSCAR_CLIP))
+        return OSCAR_ERR_ARGUMENT;
     *out = c;
-    return oscar__dim_valid(dim) && (c.bits == 2 || c.bits == 4) && c.group >= 16 && c.group % 16 == 0
-           && dim % c.group == 0 && (c.metadata == OSCAR_F16 || c.metadata == OSCAR_F32) && c.clip == c.clip
-           && ((int)c.fit == OSCAR_UNBIASED || (int)c.fit == OSCAR_CLIP);
+    return OSCAR_OK;
 }
 
 OSCAR_API size_t oscar_row_bytes(const oscar_codec *codec, int dim)
 {
     oscar_codec c;
-    if (!oscar__codec_resolve(codec, dim, &c)) return 0;
+    if (oscar__codec_resolve(codec, dim, &c) != OSCAR_OK) return 0;
     return (size_t)(dim * c.bits / 8)
            + (size_t)(dim / c.group) * oscar__type_size(c.metadata) * (c.fit == OSCAR_CLIP ? 2 : 1);
 }
@@ -5331,13 +5335,14 @@ OSCAR_API oscar_result oscar_encode(const oscar_codec *codec, int dim, size_t ro
     unsigned char codes[OSCAR__DIM_MAX], *out = (unsigned char *)encoded;
     float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16];
     oscar_codec c;
+    oscar_result result = oscar__codec_resolve(codec, dim, &c);
     size_t row;
-    if (!oscar__codec_resolve(codec, dim, &c)) return oscar__dim_valid(dim) ? OSCAR_ERR_ARGUMENT : OSCAR_ERR_SHAPE;
+    if (result != OSCAR_OK) return result;
     if (rows && (!x || !encoded)) return OSCAR_ERR_ARGUMENT;
     for (row = 0; row < rows; row++) {
-        oscar_result result = oscar__encode_row(&c, dim, OSCAR__REFUSE, x + row * (size_t)dim, codes, scale, minimum);
         size_t each = oscar__type_size(c.metadata);
         int g;
+        result = oscar__encode_row(&c, dim, OSCAR__REFUSE, x + row * (size_t)dim, codes, scale, minimum);
         if (result) return result;
         if (c.bits == 2) oscar_pack2((size_t)dim, codes, out);
         else oscar__pack4((size_t)dim, codes, out);
@@ -5354,8 +5359,9 @@ OSCAR_API oscar_result oscar_decode(const oscar_codec *codec, int dim, size_t ro
     const unsigned char *in = (const unsigned char *)encoded;
     unsigned char codes[OSCAR__DIM_MAX];
     oscar_codec c;
+    oscar_result result = oscar__codec_resolve(codec, dim, &c);
     size_t row;
-    if (!oscar__codec_resolve(codec, dim, &c)) return oscar__dim_valid(dim) ? OSCAR_ERR_ARGUMENT : OSCAR_ERR_SHAPE;
+    if (result != OSCAR_OK) return result;
     if (rows && (!x || !encoded)) return OSCAR_ERR_ARGUMENT;
     for (row = 0; row < rows; row++, x += dim, in += oscar_row_bytes(&c, dim)) {
         const unsigned char *metadata = in + dim * c.bits / 8;
@@ -5518,7 +5524,7 @@ static OSCAR__NOINLINE oscar_result oscar__page_mean_put(int tokens, int dim, co
     for (j = 0; j < dim; j++) z[j] = 0.0f;
     for (t = 0; t < tokens; t++)
         for (j = 0; j < dim; j++) z[j] = fmaf(x[(size_t)t * (size_t)dim + (size_t)j], share, z[j]);
-    if (!oscar__finite(z, (size_t)dim)) return OSCAR_ERR_NUMERIC;
+    if (overflow == OSCAR__REFUSE && !oscar__finite(z, (size_t)dim)) return OSCAR_ERR_NUMERIC;
     for (j = 0; j < dim; j++) top = fabsf(z[j]) > top ? fabsf(z[j]) : top;
     *s = OSCAR__F32(top / 127.5f);
     if (!oscar__metadata_round(OSCAR_F16, overflow, s)) return OSCAR_ERR_NUMERIC;
@@ -5531,15 +5537,18 @@ static OSCAR__NOINLINE oscar_result oscar__page_mean_put(int tokens, int dim, co
     return OSCAR_OK;
 }
 
-/* Subtracts the page mean from a row where that makes it shorter; returns whether it did. */
-static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, float s, float *x)
+/* Subtracts the page mean from a row where that makes it shorter; *used says whether it did. Returns 0 if a sum of
+   squares overflows. */
+static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, float s, float *x, int *used)
 {
-    float y[OSCAR__DIM_MAX];
+    float y[OSCAR__DIM_MAX], squares[2];
     int j;
     for (j = 0; j < dim; j++) y[j] = fmaf(-n[j], s, x[j]);
-    if (!(oscar__sum_products(dim, y, y) < oscar__sum_products(dim, x, x))) return 0;
-    memcpy(x, y, (size_t)dim * sizeof(float));
-    return 1;
+    squares[0] = oscar__sum_products(dim, y, y);
+    squares[1] = oscar__sum_products(dim, x, x);
+    *used = squares[0] < squares[1];
+    if (*used) memcpy(x, y, (size_t)dim * sizeof(float));
+    return oscar__finite(squares, 2);
 }
 
 /* Codes and metadata of one row into a head's part. negative: the sign bit of its scales is set. The tile's codes must
@@ -5582,8 +5591,25 @@ static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size
     }
 }
 
+/* Transforms the rows of one side of one head in place. With SATURATE a row that is not finite afterwards counts as a
+   zero row; else it is an error. */
+static oscar_result oscar__page_forward(const oscar__page_side *s, const oscar_pair *pair, oscar__overflow overflow,
+                                        float *rows)
+{
+    size_t dim = (size_t)s->dim;
+    int t;
+    for (t = 0; t < s->tokens; t++) {
+        float *x = rows + (size_t)t * dim;
+        if (s->bits != 16 && !s->folded) oscar__forward(pair, x, x);
+        if (oscar__finite(x, dim)) continue;
+        if (overflow == OSCAR__REFUSE) return OSCAR_ERR_NUMERIC;
+        memset(x, 0, dim * sizeof(float));
+    }
+    return OSCAR_OK;
+}
+
 /* One side of one head of a page, from rows [page_tokens][dim] already rounded to the window type; changes them.
-   Errors: NUMERIC, never with SATURATE for rows that the cache accepted; the part may then be half written. */
+   Errors: NUMERIC, never with SATURATE; the part may then be half written. */
 static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, oscar__overflow overflow, float *rows,
                                     unsigned char *page)
 {
@@ -5592,26 +5618,26 @@ static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, osca
     unsigned char *head = page + (size_t)h * l->head_bytes, codes[OSCAR__DIM_MAX];
     float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16], mean[OSCAR__DIM_MAX], mean_scale = 0;
     size_t dim = (size_t)s.dim;
+    oscar_result result = oscar__page_forward(&s, &pair, overflow, rows);
     int t;
-    for (t = 0; t < s.tokens; t++)
-        if (!oscar__finite(rows + (size_t)t * dim, dim)) return OSCAR_ERR_NUMERIC;
+    if (result) return result;
     if (s.bits == 16) {
         oscar__page_put_exact(l->window_type, rows, dim * (size_t)s.tokens, head + s.codes);
         return OSCAR_OK;
     }
-    for (t = 0; !s.folded && t < s.tokens; t++) oscar__forward(&pair, rows + (size_t)t * dim, rows + (size_t)t * dim);
-    if (s.page_mean) {
-        oscar_result result = oscar__page_mean_put(s.tokens, s.dim, rows, overflow, page + l->mean + (size_t)h * dim,
-                                                   page + l->mean_scale + 2 * (size_t)h, mean, &mean_scale);
-        if (result) return result;
-    }
+    if (s.page_mean)
+        result = oscar__page_mean_put(s.tokens, s.dim, rows, overflow, page + l->mean + (size_t)h * dim,
+                                      page + l->mean_scale + 2 * (size_t)h, mean, &mean_scale);
+    if (result) return result;
     memset(head + s.codes, 0, oscar__codes_bytes(s.bits, s.dim, s.tokens, l->window_type));
     for (t = 0; t < s.tokens; t++) {
         float *x = rows + (size_t)t * dim;
-        int negative = s.page_mean && !oscar__page_mean_subtract(s.dim, mean, mean_scale, x);
-        oscar_result result = oscar__encode_row(&s.codec, s.dim, overflow, x, codes, scale, minimum);
+        int used = 1;   /* without a page mean the sign bit stays clear */
+        if (s.page_mean && !oscar__page_mean_subtract(s.dim, mean, mean_scale, x, &used) && overflow == OSCAR__REFUSE)
+            return OSCAR_ERR_NUMERIC;
+        result = oscar__encode_row(&s.codec, s.dim, overflow, x, codes, scale, minimum);
         if (result) return result;
-        oscar__page_put_row(&s, head, t, codes, scale, minimum, negative);
+        oscar__page_put_row(&s, head, t, codes, scale, minimum, !used);
     }
     return OSCAR_OK;
 }
@@ -5763,19 +5789,23 @@ static void oscar__softmax_begin(oscar__softmax *s, int dim)
     for (i = 0; i < dim; i++) s->acc[i] = 0;
 }
 
-/* Takes in `count` logits, -HUGE_VAL where masked, and turns them into weights. Returns 0 if all are masked. */
+/* Takes in `count` logits, -HUGE_VAL where masked, and turns them into weights. Returns 0 if all are masked. A NaN
+   among them makes the result NaN. */
 static int oscar__softmax_block(oscar__softmax *s, int count, double *logit)
 {
     double top = s->top, factor;
-    int i;
-    for (i = 0; i < count; i++) if (logit[i] > top) top = logit[i];
-    if (!(top > -HUGE_VAL)) return 0;
+    int i, any = 0;
+    for (i = 0; i < count; i++) {
+        if (logit[i] > top) top = logit[i];
+        if (!(logit[i] < -DBL_MAX)) any = 1;
+    }
+    if (!any) return 0;
     factor = s->top > -HUGE_VAL ? exp(s->top - top) : 0;
     s->top = top;
     s->sum *= factor;
     for (i = 0; i < s->dim; i++) s->acc[i] *= factor;
     for (i = 0; i < count; i++) {
-        logit[i] = logit[i] > -HUGE_VAL ? exp(logit[i] - top) : 0;
+        logit[i] = logit[i] < -DBL_MAX ? 0 : exp(logit[i] - top);
         s->sum += logit[i];
     }
     return 1;
@@ -5785,7 +5815,7 @@ static int oscar__softmax_block(oscar__softmax *s, int count, double *logit)
 static double oscar__softmax_end(oscar__softmax *s)
 {
     int i;
-    if (!(s->sum > 0)) return -HUGE_VAL;
+    if (s->sum <= 0) return -HUGE_VAL;
     for (i = 0; i < s->dim; i++) s->acc[i] /= s->sum;
     return s->top + log(s->sum);
 }
@@ -5795,9 +5825,9 @@ static double oscar__softmax_join(oscar__softmax *a, double a_lse, const oscar__
 {
     double top = a_lse > b_lse ? a_lse : b_lse, wa, wb;
     int i;
-    if (!(top > -HUGE_VAL)) return -HUGE_VAL;
-    wa = exp(a_lse - top);
-    wb = exp(b_lse - top);
+    if (a_lse < -DBL_MAX && b_lse < -DBL_MAX) return -HUGE_VAL;
+    wa = a_lse < -DBL_MAX ? 0 : exp(a_lse - top);
+    wb = b_lse < -DBL_MAX ? 0 : exp(b_lse - top);
     for (i = 0; i < a->dim; i++) a->acc[i] = (a->acc[i] * wa + b->acc[i] * wb) / (wa + wb);
     return top + log(wa + wb);
 }
@@ -6103,8 +6133,8 @@ OSCAR_API void oscar_attend_join(int parts, const float *const *part_o, const fl
         if (!(top > -HUGE_VAL)) top = 0;   /* no key anywhere: every weight below is 0 */
         sum = exp(sink - top);
         for (p = 0; p < parts; p++) sum += exp((double)part_lse[p][at] - top);
-        oscar__join_row(parts, part_o, part_lse, at, dim, top, sum > 0 ? sum : 1, o);
-        if (lse) lse[at] = (float)(sum > 0 ? top + log(sum) : -HUGE_VAL);
+        oscar__join_row(parts, part_o, part_lse, at, dim, top, sum <= 0 ? 1 : sum, o);
+        if (lse) lse[at] = (float)(sum <= 0 ? -HUGE_VAL : top + log(sum));
     }
 }
 
@@ -6787,6 +6817,7 @@ static oscar_result oscar__cache_layer(const oscar_cache_desc *d, int i, oscar_l
 {
     oscar_layer l = d->layers[i], r;
     oscar_result result;
+    memset(&r, 0, sizeof r);
     if (!d->rotations) { *out = l; return OSCAR_OK; }
     if ((result = oscar_rotations_layer(d->rotations, i, &r)) != OSCAR_OK) return result;
     if ((r.kv_heads && r.kv_heads != l.kv_heads) || (r.k_dim && r.k_dim != l.k_dim)
@@ -7048,24 +7079,25 @@ OSCAR_API oscar_result oscar_cache_bytes(const oscar_cache_desc *desc, int64_t t
     oscar__sizes sizes;
     oscar_cache *cache;
     oscar__carver carver = { NULL, 0 };
-    double exact, values, history, pages;
+    double exact, count, rows, value;
     oscar_result result = oscar__cache_resolve(desc, &d, &p);
     if (result != OSCAR_OK) return result;
     if (!out || tokens < 0)
         return OSCAR__FAIL(&d.hooks, OSCAR_ERR_ARGUMENT,
                            "oscar_cache_bytes needs a place for the answer, and 0 or more tokens");
     if ((result = oscar__cache_carve(&carver, &d, &p, &sizes, &cache)) != OSCAR_OK) return result;
-    exact = (double)oscar__type_size(d.window_type);
-    values = (double)sizes.values * (tokens > 0 ? (double)tokens : 1);
-    history = (double)oscar__history_due(&p, tokens);
-    pages = history / p.page_tokens * (double)sizes.page;
+    exact = 8 * (double)oscar__type_size(d.window_type);
+    value = 8 * (double)sizes.page / p.page_tokens / (double)sizes.values;   /* bits of a value in a page */
+    count = tokens > 0 ? (double)tokens : 1;
+    rows = count - (double)oscar__history_due(&p, tokens);
     out->total = sizes.total;
     out->pages = sizes.pages;
     out->windows = sizes.windows;
     out->rest = sizes.total - sizes.pages - sizes.windows;
-    out->held_bits = 8 * (pages + ((double)tokens - history) * (double)sizes.values * exact) / values;
-    out->owned_bits = 8 * (pages + (double)oscar__window_rows(&p) * (double)sizes.values * exact) / values;
-    out->exact_bits = 8 * exact;
+    out->held_bits = (rows * exact + (count - rows) * value) / count;
+    rows = (double)oscar__window_rows(&p) < count ? (double)oscar__window_rows(&p) : count;
+    out->owned_bits = (rows * exact + (count - rows) * value) / count;
+    out->exact_bits = exact;
     return OSCAR_OK;
 }
 
@@ -7171,7 +7203,7 @@ static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, c
                 }
             }
             result = oscar__page_put(&s->layout, !side, h, OSCAR__SATURATE, cache->rows, page);
-            OSCAR_ASSERT(result == OSCAR_OK);   /* rows were checked when they entered */
+            OSCAR_ASSERT(result == OSCAR_OK);   /* saturates */
             (void)result;
         }
     }
@@ -7483,10 +7515,17 @@ OSCAR_API oscar_result oscar_fetch(const oscar_cache *cache, int layer, oscar_se
 
 /* ---- save and restore ---- */
 
-/* A blob (manual 1.5):  [magic 8][version 4][layers 4][hash 8][n 8][h 8][payload bytes 8][FNV-1a of payload 8] payload
+/* A blob (manual 1.5):  [magic 8][version 4][layers 4][hash 8][n 8][h 8][payload bytes 8][FNV-1a of the rest 8] payload
    payload, for each layer: K rows of sink and recent in order, V rows of them, pages. */
 enum { OSCAR__BLOB_VERSION = 1, OSCAR__BLOB_HEADER = 56 };
 static const char oscar__blob_magic[8] = { 'O', 'S', 'C', 'A', 'R', 'S', 'E', 'Q' };
+
+/* Over all bytes of a blob but the checksum's own. */
+static uint64_t oscar__blob_checksum(const unsigned char *blob, size_t size)
+{
+    uint64_t hash = oscar__fnv(OSCAR__FNV_START, blob, 48);
+    return oscar__fnv(hash, blob + OSCAR__BLOB_HEADER, size - OSCAR__BLOB_HEADER);
+}
 
 /* Payload bytes of a sequence of n tokens, h of them in pages; saturates. */
 static size_t oscar__blob_payload(const oscar_cache *cache, int64_t n, int64_t h)
@@ -7591,7 +7630,7 @@ OSCAR_API oscar_result oscar_cache_save(const oscar_cache *cache, oscar_seq seq,
     for (i = 0; i < cache->layer_count; i++)
         end = oscar__blob_layer(cache, &cache->layers[i], oscar__seq_slot(seq), 1, end);
     OSCAR_ASSERT(end == blob + total);
-    oscar__put64(blob + 48, oscar__fnv(OSCAR__FNV_START, blob + OSCAR__BLOB_HEADER, payload));
+    oscar__put64(blob + 48, oscar__blob_checksum(blob, total));
     return OSCAR_OK;
 }
 
@@ -7618,7 +7657,7 @@ static oscar_result oscar__blob_check(const oscar_cache *cache, const unsigned c
     if (oscar__blob_payload(cache, *n, *h) != size - OSCAR__BLOB_HEADER
         || oscar__get64(blob + 40) != size - OSCAR__BLOB_HEADER)
         return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "the blob is cut off or too long");
-    if (oscar__fnv(OSCAR__FNV_START, blob + OSCAR__BLOB_HEADER, size - OSCAR__BLOB_HEADER) != oscar__get64(blob + 48))
+    if (oscar__blob_checksum(blob, size) != oscar__get64(blob + 48))
         return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "the blob's checksum is wrong: it was damaged");
     return OSCAR_OK;
 }

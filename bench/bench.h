@@ -168,7 +168,7 @@ BENCH_UNUSED static void bench_check(int ok, const char *what)
 {
     if (ok) return;
     printf("MISMATCH: %s\n", what);
-    fprintf(stderr, "%s: %s: wrong, so nothing was timed\n", bench.program, what);
+    fprintf(stderr, "%s: wrong output, not timed: %s\n", bench.program, what);
     exit(1);
 }
 
@@ -180,8 +180,10 @@ BENCH_UNUSED static void bench_close(double error, double limit, oscar_isa isa, 
     va_start(arguments, format);
     (void)vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    printf("# check     %s%s%s: ", what, isa == OSCAR_ISA_AUTO ? "" : ", ", isa == OSCAR_ISA_AUTO ? "" : bench_isa_slug(isa));
-    if (limit > 0) printf("%.2e (limit %.0e)\n", error, limit);
+    printf("# check     %s", what);
+    if (isa != OSCAR_ISA_AUTO) printf(", %s", bench_isa_slug(isa));
+    printf(": ");
+    if (limit > 0) printf("%.2e (limit %.2g)\n", error, limit);
     else printf("%s\n", error <= limit ? "equal" : "different");
     bench_check(error <= limit, what);
 }
@@ -219,12 +221,21 @@ BENCH_UNUSED static void *bench_alloc(size_t size)
 
 BENCH_UNUSED static void bench_free(void *p, size_t size) { if (p) (void)munmap(p, size); }
 
-static void *bench_hook_alloc(void *user, size_t size, size_t align) { (void)user; (void)align; return bench_alloc(size); }
+static size_t bench_held;    /* bytes that the library holds now */
+
+static void *bench_hook_alloc(void *user, size_t size, size_t align)
+{
+    (void)user;
+    (void)align;
+    bench_held += size;
+    return bench_alloc(size);
+}
 
 static void bench_hook_free(void *user, void *p, size_t size, size_t align)
 {
     (void)user;
     (void)align;
+    bench_held -= size;
     bench_free(p, size);
 }
 
@@ -389,12 +400,12 @@ BENCH_UNUSED static void bench_print_case(const bench_case *c, double factor, co
     }
     printf("%-40s %-7s %12.2f %s (%.2f to %.2f)", c->name, isa, c->median * scale, unit, c->least * scale,
            c->most * scale);
-    if (c->bytes > 0) printf("  %.0f B  %.2f GB/s", c->bytes / c->units, rate);
+    if (c->bytes > 0) printf("  %.1f B  %.2f GB/s", c->bytes / c->units, rate);
     if (c->out || c->sum) printf("  sum %08x", (unsigned)(c->checksum & 0xffffffffu));
     printf("\n");
 }
 
-/* Each case's time for one of its units, times factor (1e9: nanoseconds), with the bytes of one unit, bytes a second and
+/* Each case's time for one of its units, times factor (1e9: nanoseconds), with the bytes of one unit, bytes a second,
    checksum. */
 BENCH_UNUSED static void bench_print(const bench_table *table, double factor, const char *unit)
 {

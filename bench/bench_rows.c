@@ -109,7 +109,7 @@ static void check_transform(const rows_job *job, const float *matrix, oscar_isa 
         }
         worst = fmax(worst, ref_relative(n, job->out + row * n, expected));
     }
-    bench_close(worst, 1e-6, isa, what);
+    bench_close(worst, 1e-6, isa, "%s %d against double", what, job->dim);
 }
 
 static void measure_transforms(const rows_job *pattern)
@@ -123,10 +123,10 @@ static void measure_transforms(const rows_job *pattern)
         double bytes = 8.0 * job->dim;
         for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
             run_fwht(job);
-            check_transform(job, NULL, isa, "FWHT against double");
+            check_transform(job, NULL, isa, "FWHT");
             if (job->dim == 512) continue;
             run_rotate(job);
-            check_transform(job, job->matrix, isa, "dense transform against double");
+            check_transform(job, job->matrix, isa, "dense transform");
         }
         bench_add_isas(&table, rows_case(run_fwht, job, bytes, "FWHT"));
         bench_add(&table, rows_case(run_textbook_fwht, job, bytes, "textbook FWHT"));
@@ -136,17 +136,18 @@ static void measure_transforms(const rows_job *pattern)
         bench_add(&table, rows_case(run_textbook_rotate, job, bytes, "textbook dense"));
     }
     bench_time(&table, 2e-3);
-    printf("\nTransforms: time, and bytes read and written, for one row; baselines: textbook loops of this file, memcpy\n");
+    printf("\nTransforms: time, bytes read and written, for one row; baselines: textbook loops of this file, memcpy\n");
     bench_print(&table, 1e9, "ns");
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
         for (s = 0; s < 4; s++) {
             int n = sizes[s];
-            double ns = bench_find(&table, isa, "FWHT, D = %d", n)->median * 1e9 / ROWS;
-            bench_figure(isa, ns, "ns", "fwht.D%d.ns", n);
-            bench_figure(isa, ns / (bench_find(&table, OSCAR_ISA_AUTO, "textbook FWHT, D = %d", n)->median * 1e9 / ROWS),
-                         "times", "fwht.D%d.time_over_textbook", n);
+            double fwht = bench_find(&table, isa, "FWHT, D = %d", n)->median;
+            double textbook = bench_find(&table, OSCAR_ISA_AUTO, "textbook FWHT, D = %d", n)->median;
+            bench_figure(isa, fwht * 1e9 / ROWS, "ns", "fwht.D%d.ns", n);
+            bench_figure(isa, textbook / fwht, "times", "fwht.D%d.over_textbook", n);
             if (n == 512) continue;
-            bench_figure(isa, bench_find(&table, isa, "dense, D = %d", n)->median * 1e9 / ROWS, "ns", "rotate.D%d.ns", n);
+            bench_figure(isa, bench_find(&table, isa, "dense, D = %d", n)->median * 1e9 / ROWS, "ns", "rotate.D%d.ns",
+                         n);
         }
 }
 
@@ -163,6 +164,8 @@ static void run_decode(void *argument)
     rows_job *job = (rows_job *)argument;
     (void)oscar_decode(&job->codec, job->dim, ROWS, job->encoded, job->out);
 }
+
+static const char *fit_name(oscar_fit fit) { return fit == OSCAR_CLIP ? "CLIP" : "UNBIASED"; }
 
 /* Bytes and decoded rows, exactly. Leaves the rows encoded. */
 static void check_codec(const rows_job *job, oscar_isa isa)
@@ -182,14 +185,14 @@ static void check_codec(const rows_job *job, oscar_isa isa)
     bench_ok(oscar_decode(&job->codec, job->dim, ROWS, job->encoded, job->out), "oscar_decode");
     for (r = 0; r < ROWS; r++) {
         same = same && ref_encode_row(&codec, job->dim, job->x + r * (size_t)job->dim, &row);
-        same = same && ref_pack_row(&codec, job->dim, &row, bytes) == size && !memcmp(bytes, job->encoded + r * size, size);
+        same = same && ref_pack_row(&codec, job->dim, &row, bytes) == size;
+        same = same && !memcmp(bytes, job->encoded + r * size, size);
         ref_unpack_row(&codec, job->dim, bytes, x);
         same = same && !memcmp(x, job->out + r * (size_t)job->dim, (size_t)job->dim * sizeof(float));
     }
-    bench_close(same ? 0 : 1, 0, isa, "encoded bytes and decoded rows against the plain reading");
+    bench_close(same ? 0 : 1, 0, isa, "D = %d, %s, %d bits: encoded bytes and decoded rows against the plain reading",
+                job->dim, fit_name(job->codec.fit), job->codec.bits);
 }
-
-static const char *fit_name(oscar_fit fit) { return fit == OSCAR_CLIP ? "CLIP" : "UNBIASED"; }
 
 static void measure_codec(const rows_job *pattern, int dim)
 {
@@ -294,15 +297,16 @@ static void run_append(void *argument)
     for (t = 0; t < STEPS; t++) append_tokens(job, state.length + t, 1);
 }
 
-/* The same number of bytes from and to memory of the same size: float rows in, a ring of float rows out. */
+/* Float rows in, a ring of float rows out. */
+static float append_ring[2][SOURCE * TOKEN];
+
 static void run_append_memcpy(void *argument)
 {
     append_job *job = (append_job *)argument;
-    static float ring[2][SOURCE * TOKEN];
     int t;
     for (t = 0; t < STEPS; t++) {
-        memcpy(ring[0] + t % SOURCE * TOKEN, job->k + t % SOURCE * TOKEN, TOKEN * sizeof(float));
-        memcpy(ring[1] + t % SOURCE * TOKEN, job->v + t % SOURCE * TOKEN, TOKEN * sizeof(float));
+        memcpy(append_ring[0] + t % SOURCE * TOKEN, job->k + t % SOURCE * TOKEN, TOKEN * sizeof(float));
+        memcpy(append_ring[1] + t % SOURCE * TOKEN, job->v + t % SOURCE * TOKEN, TOKEN * sizeof(float));
     }
 }
 
@@ -352,10 +356,28 @@ static void check_append(append_job *job)
                 ref_row_float(&page, bytes, side, h, t, OSCAR_F32, expected);
                 same = same && !memcmp(expected, fetched[side] + (t * HEADS + h) * DIM, sizeof expected);
             }
-    bench_close(same ? 0 : 1, 0, job->isa, "rows of an appended page against the plain reading");
+    bench_close(same ? 0 : 1, 0, job->isa, "%s: rows of an appended page against the plain reading", job->name);
     free(fetched[0]);
     free(fetched[1]);
     free(bytes);
+}
+
+/* Of the newest page of history, as it is fetched. */
+static uint64_t sum_append(void *argument)
+{
+    static uint16_t k[PAGE * TOKEN], v[PAGE * TOKEN];
+    append_job *job = (append_job *)argument;
+    oscar_out out_k, out_v;
+    oscar_seq_state state;
+    memset(&out_k, 0, sizeof out_k);
+    out_k.type = OSCAR_BF16;
+    out_v = out_k;
+    out_k.data = k;
+    out_v.data = v;
+    bench_ok(oscar_cache_get(job->cache, job->seq, &state), "oscar_cache_get");
+    bench_ok(oscar_fetch(job->cache, 0, job->seq, state.sink + state.history - PAGE, PAGE, &out_k, &out_v),
+             "oscar_fetch");
+    return bench_checksum(k, sizeof k) ^ bench_checksum(v, sizeof v);
 }
 
 /* The settings that are compared. Clip off still finds minimum and maximum. */
@@ -403,6 +425,7 @@ static void measure_append(const float *k, const float *v)
             append_create(job);
             check_append(job);
             c.prepare = append_prepare;
+            c.sum = sum_append;
             c.units = STEPS;
             /* rows in, window rows out and, a page later, in again, page out */
             c.bytes = STEPS * (2.0 * TOKEN * (4 + 2 + 2) + job->page_bytes / PAGE);
@@ -411,10 +434,12 @@ static void measure_append(const float *k, const float *v)
     copy = bench_case_of(run_append_memcpy, &appends[0], "memcpy of K and V rows as floats");
     copy.units = STEPS;
     copy.bytes = STEPS * 2.0 * TOKEN * 8;
+    copy.out = append_ring;
+    copy.out_size = sizeof append_ring;
     bench_add(&table, copy);
     bench_time(&table, 2e-3);
-    printf("\nAppend of one token, K and V, %d heads x %d, windows 64 + 256, pages of %d included; baseline: memcpy\n", HEADS,
-           DIM, PAGE);
+    printf("\nAppend of one token, K and V, %d heads x %d, windows 64 + 256, pages of %d included; baseline: memcpy\n",
+           HEADS, DIM, PAGE);
     bench_print(&table, 1e6, "us");
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
         static const char *const figures[5] = { "append.clip_off.us", "append.clip.us", "append.unbiased_no_mean.us",
@@ -440,7 +465,7 @@ int main(int argc, char **argv)
     int i;
     bench_begin("bench_rows", "", argc, argv);
     memset(&pattern, 0, sizeof pattern);
-    pair = ref_random_pair(&random, OSCAR_DENSE, 256, 0, 1, room);   /* an orthogonal matrix; also as three smaller ones */
+    pair = ref_random_pair(&random, OSCAR_DENSE, 256, 0, 1, room);   /* smaller dimensions use a part of its entries */
     x = (float *)bench_alloc(floats * sizeof(float));
     bench_normal(1, floats, x);
     pattern.x = x;

@@ -1,13 +1,13 @@
-/* plain_bf16.h - the baseline of bench_attend: decode attention over BF16 pages, in float, as one would write it without
-   this library. Included once for each vector width, with
+/* plain_bf16.h - the baseline of bench_attend: decode attention over BF16 pages, in float, as one would write it
+   without this library. Included once for each vector width, with
 
        PLAIN(name)      the name with a suffix
        PLAIN_TARGET     the target attribute, or nothing
        PLAIN_LANES      floats a vector: 4, 8, 16
        PLAIN_BLOCK      vectors of 2 PLAIN_LANES channels that the value loop keeps in registers
 
-   Four query heads share each row. A bf16 number is the upper half of a float, so a 32-bit word of a row gives the float
-   of its even channel by a shift and that of its odd channel by a mask; query and output are kept as even and odd
+   Four query heads share each row. A bf16 number is the upper half of a float, so a 32-bit word of a row gives the
+   float of its even channel by a shift and that of its odd channel by a mask; query and output are kept as even and odd
    halves. Words are little endian. Page of one KV head: keys [PLAIN_PAGE][PLAIN_DIM], then values alike. */
 
 #ifndef PLAIN_BF16_H

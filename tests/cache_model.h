@@ -1,13 +1,14 @@
 /* cache_model.h - a naive model of a cache, and a twin that runs a cache and its model side by side.
 
-   A sequence of the model keeps plain arrays of its rows, rounded to the window type, indexed by position, and a list of
-   pages. Lengths follow the formulas of the design: history after an append is max(h, P floor((n - S0 - W) / P)), a cut
-   below it gives P floor((n - S0) / P), and so on. A page is made by oscar_page_write from P rows of the arrays and read
-   by oscar_page_read, so the model needs no codec of its own; tokens that a cut or an abort takes out of a page go back
-   into the arrays, rounded to the window type. There is no ring and no free list, and nothing is ever moved.
+   A sequence of the model keeps plain arrays of its rows, rounded to the window type, indexed by position, and a list
+   of pages. Lengths follow the formulas of the design: history after an append is max(h, P floor((n - S0 - W) / P)), a
+   cut below it gives P floor((n - S0) / P), and so on. A page is made by oscar_page_write from P rows of the arrays
+   and read by oscar_page_read, so the model needs no codec of its own; tokens that a cut or an abort takes out of a
+   page go back into the arrays, rounded to the window type. There is no ring and no free list, and nothing is ever
+   moved.
 
    Attention is a double softmax over these rows. Everything else is compared exactly: lengths, page counts, rows (as
-   bits), and the bytes of pages through what they decode to and through save blobs.
+   bits), and pages byte for byte.
 
    Include after test.h and oscar.h (with OSCAR_IMPLEMENTATION). */
 #ifndef CACHE_MODEL_H
@@ -394,16 +395,16 @@ static inline void model_page_fill(model *m, model_seq *s, int layer, int64_t pa
 /* Rounds to a type, too large becomes the largest finite value. */
 static inline void model_round(oscar_type type, const float *in, size_t count, float *out)
 {
-    unsigned char *half = (unsigned char *)model_get(count, 2);
-    size_t i;
-    if (type == OSCAR_F32 || type == OSCAR_TYPE_DEFAULT) memmove(out, in, count * sizeof *out);
-    else {
-        float top = type == OSCAR_F16 ? 65504.0f : 3.3895313892515355e38f;
-        oscar_convert(count, OSCAR_F32, in, type, half);
-        oscar_convert(count, type, half, OSCAR_F32, out);
-        for (i = 0; i < count; i++) out[i] = out[i] > top ? top : out[i] < -top ? -top : out[i];
+    float top = type == OSCAR_F16 ? 65504.0f : 3.3895313892515355e38f;
+    uint16_t half[256];
+    size_t i, n;
+    if (type == OSCAR_F32 || type == OSCAR_TYPE_DEFAULT) { memmove(out, in, count * sizeof *out); return; }
+    for (; count > 0; count -= n, in += n, out += n) {
+        n = count < 256 ? count : 256;
+        oscar_convert(n, OSCAR_F32, in, type, half);
+        oscar_convert(n, type, half, OSCAR_F32, out);
+        for (i = 0; i < n; i++) out[i] = out[i] > top ? top : out[i] < -top ? -top : out[i];
     }
-    free(half);
 }
 
 /* The first `tokens` tokens of a page back into the arrays of one layer. */
@@ -620,8 +621,8 @@ static inline const float *model_row(const model *m, const model_seq *s, int lay
     return s->row[layer][side] + (size_t)token * each + at;
 }
 
-/* Attention of one query head at `position` over tokens 0 .. position; tokens from `chunk_first` on are rows of chunk_k,
-   chunk_v (already rounded) where given. o: [v_dim]. Returns the log-sum-exp. */
+/* Attention of one query head at `position` over tokens 0 .. position; tokens from `chunk_first` on are rows of
+   chunk_k, chunk_v (already rounded) where given. o: [v_dim]. Returns the log-sum-exp. */
 static inline double model_attend_one(const model *m, const model_seq *s, int layer, int q_head, const float *q,
                                       int64_t position, int64_t chunk_first, const float *chunk_k, const float *chunk_v,
                                       const float *sink_logits, double *o)
@@ -682,7 +683,8 @@ static inline double model_compare(const model *m, const model_seq *s, int layer
         error = norm > 0 ? sqrt(error / norm) : error > 0 ? HUGE_VAL : 0;
         if (!(error <= worst)) worst = error;
         CHECK_MSG(error <= model_tolerance(),
-                  ("    layer %d position %lld head %d: relative error %.3g\n", layer, (long long)(first + t), x, error));
+                  ("    layer %d position %lld head %d: relative error %.3g\n", layer, (long long)(first + t), x,
+                   error));
         if (lse) {
             double slack = oscar_isa_active() == OSCAR_ISA_SCALAR ? 1e-5 * (1 + fabs(expect))
                                                                   : fmax(1e-3, 1e-4 * fabs(expect));
@@ -733,6 +735,11 @@ static inline void model_buffer_put(model_buffer *b, int64_t row, const float *v
     int h;
     for (h = 0; h < b->heads; h++) {
         unsigned char line[4 * 1024];
+        if (b->type == OSCAR_F32) {
+            memcpy(model_buffer_at(b, row, h), values + h * b->dim, (size_t)b->dim * 4);
+            memmove(seen + h * b->dim, values + h * b->dim, (size_t)b->dim * 4);
+            continue;
+        }
         oscar_convert((size_t)b->dim, OSCAR_F32, values + h * b->dim, b->type, line);
         memcpy(model_buffer_at(b, row, h), line, (size_t)b->dim * model_size(b->type));
         oscar_convert((size_t)b->dim, b->type, line, OSCAR_F32, seen + h * b->dim);
@@ -744,6 +751,10 @@ static inline void model_buffer_get(const model_buffer *b, int64_t row, float *v
     int h;
     for (h = 0; h < b->heads; h++) {
         unsigned char line[4 * 1024];
+        if (b->type == OSCAR_F32) {
+            memcpy(values + h * b->dim, model_buffer_at(b, row, h), (size_t)b->dim * 4);
+            continue;
+        }
         memcpy(line, model_buffer_at(b, row, h), (size_t)b->dim * model_size(b->type));
         oscar_convert((size_t)b->dim, b->type, line, OSCAR_F32, values + h * b->dim);
     }
@@ -825,7 +836,8 @@ static inline oscar_result twin_reserve(twin *t, int slot, int64_t rows, int dra
 {
     model_seq *s = &t->m.seq[slot];
     oscar_result can = oscar_cache_can(t->cache, s->handle, draft ? OSCAR_CAN_DRAFT : OSCAR_CAN_RESERVE, rows);
-    oscar_result got = oscar_cache_reserve(t->cache, s->handle, rows, draft), expect = model_reserve(&t->m, s, rows, draft);
+    oscar_result got = oscar_cache_reserve(t->cache, s->handle, rows, draft);
+    oscar_result expect = model_reserve(&t->m, s, rows, draft);
     CHECK_MSG(got == expect, ("    reserve %lld: %s, expected %s\n", (long long)rows, oscar_result_text(got),
                               oscar_result_text(expect)));
     CHECK(can == got);
@@ -911,8 +923,8 @@ static inline int twin_restore(twin *t, const unsigned char *blob, size_t size, 
     return slot;
 }
 
-/* Rows of one layer for the open steps of `count` sequences in one batch: each sequence's rows stand at a place of their
-   own in the views, padding (NaN) and zero handles between them. seeds: of each sequence's rows. */
+/* Rows of one layer for the open steps of `count` sequences in one batch: each sequence's rows stand at a place of
+   their own in the views, padding (NaN) and zero handles between them. seeds: of each sequence's rows. */
 typedef struct twin_batch {
     oscar_batch entry[2 * MODEL_SEQS];
     int slot[2 * MODEL_SEQS];         /* -1: padding */
@@ -1060,8 +1072,8 @@ static inline oscar_result twin_attention(twin *t, int layer, const twin_batch *
                 model_round(t->m.window_type, k + row * ks, rows * ks, kr);
                 model_round(t->m.window_type, v + row * vs, rows * vs, vr);
             }
-            worst = model_compare(&t->m, s, layer, q + row * heads * (size_t)l->k_dim, first[e], (int64_t)rows, first[e],
-                                  kr, vr, sink_logits, o + row * heads * dim, lse + row * heads);
+            worst = model_compare(&t->m, s, layer, q + row * heads * (size_t)l->k_dim, first[e], (int64_t)rows,
+                                  first[e], kr, vr, sink_logits, o + row * heads * dim, lse + row * heads);
             if (worst > t->worst) t->worst = worst;
             if (kv_seeds) model_append(&t->m, s, layer, k + row * ks, v + row * vs);
             free(kr); free(vr);

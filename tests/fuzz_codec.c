@@ -1,16 +1,20 @@
 /* fuzz_codec.c - rows, pages and attention from arbitrary bytes. Nothing may be read or written out of bounds, results
    have to be the promised ones, and what was accepted has to decode to finite numbers.
 
-       with libFuzzer   clang -g -O1 -fsanitize=fuzzer,address,undefined -DFUZZ_LIBFUZZER -I. -Itests tests/fuzz_codec.c -lm
-       on files         cc -g -O1 -fsanitize=address,undefined -I. -Itests tests/fuzz_codec.c -lm && ./a.out FILE...
-       made-up inputs   ./a.out [-n COUNT] [-s SEED]           6,000 inputs where no count is given
+       clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -Itests tests/fuzz_codec.c -lm -o fuzz_codec
+       ./fuzz_codec -max_len=4096 -max_total_time=300
 
-   Input: 32 bytes choose shapes and options, the rest (repeated) is the content of rows and of page bytes. */
+   Without libFuzzer, on files or on the bytes of a generator:
+
+       cc -g -O1 -fsanitize=address,undefined -I. -Itests tests/fuzz_codec.c tests/fuzz_main.c -lm -o fuzz_codec
+
+   The first bytes choose shapes and options, all of them (repeated) are the content of rows and of page bytes. */
 #define _POSIX_C_SOURCE 200112L   /* posix_memalign */
-#include "test.h"
-
 #define OSCAR_IMPLEMENTATION
 #include "oscar.h"
+
+#include <stdio.h>
+#include <stdlib.h>
 
 #define REQUIRE(condition) \
     ((condition) ? (void)0 : ((void)fprintf(stderr, "fuzz_codec.c:%d: %s\n", __LINE__, #condition), abort()))
@@ -25,7 +29,11 @@ static unsigned take(input *in)
     return in->data[in->at++];
 }
 
-static int take_below(input *in, int n) { return (int)((take(in) | take(in) << 8) % (unsigned)n); }
+static int take_below(input *in, int n)
+{
+    unsigned low = take(in), high = take(in);
+    return (int)((low | high << 8) % (unsigned)n);
+}
 
 static void take_bytes(input *in, void *out, size_t size)
 {
@@ -123,10 +131,12 @@ static oscar_layer take_layer(input *in)
 static void fuzz_read(input *in, const oscar_layout *layout, const uint8_t *page, void *scratch, int written)
 {
     const oscar_layer *l = &layout->layer;
-    int first = take_below(in, layout->page_tokens), count = take_below(in, layout->page_tokens - first + 1), queries = 1 + take_below(in, 2);
+    int first = take_below(in, layout->page_tokens), count = take_below(in, layout->page_tokens - first + 1);
+    int queries = 1 + take_below(in, 2);
     size_t ks = (size_t)(count * l->kv_heads * l->k_dim), vs = (size_t)(count * l->kv_heads * l->v_dim);
     size_t os = (size_t)(queries * l->q_heads * l->v_dim), qs = (size_t)(queries * l->q_heads * l->k_dim);
-    float *k = (float *)flush(ks * 4), *v = (float *)flush(vs * 4), *q = (float *)flush(qs * 4), *o = (float *)flush(os * 4);
+    float *k = (float *)flush(ks * 4), *v = (float *)flush(vs * 4);
+    float *q = (float *)flush(qs * 4), *o = (float *)flush(os * 4);
     float *lse = (float *)flush((size_t)(queries * l->q_heads) * 4);
     oscar_out k_out, v_out;
     oscar_attend_desc desc;
@@ -210,38 +220,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else fuzz_page(&in);
     return 0;
 }
-
-#ifndef FUZZ_LIBFUZZER
-static void run_file(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    uint8_t *data = (uint8_t *)flush(1 << 20);
-    size_t size;
-    REQUIRE(f);
-    size = fread(data, 1, 1 << 20, f);
-    fclose(f);
-    LLVMFuzzerTestOneInput(data, size);
-    free(data);
-}
-
-int main(int argc, char **argv)
-{
-    test_random random = { 1 };
-    int i, count = 6000, files = 0;
-    for (i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "-n") && i + 1 < argc) count = atoi(argv[++i]);
-        else if (!strcmp(argv[i], "-s") && i + 1 < argc) random.state = strtoull(argv[++i], NULL, 10);
-        else { run_file(argv[i]); files++; }
-    }
-    for (i = 0; i < count && !files; i++) {
-        size_t size = (size_t)random_below(&random, 3000), j;
-        uint8_t *data = (uint8_t *)flush(size);
-        for (j = 0; j < size; j++) data[j] = (uint8_t)random_u32(&random);
-        LLVMFuzzerTestOneInput(data, size);
-        free(data);
-    }
-    TEST("inputs without a fault");
-    CHECK(files || i == count);
-    return test_end("fuzz_codec");
-}
-#endif

@@ -17,9 +17,9 @@ switches=$(grep -E '^ *# *(if|ifdef|ifndef|elif)' oscar.h | grep -oE '\bOSCAR_NO
     sort -u | sed 's/^/-D/')
 
 have() { command -v "$1" >/dev/null 2>&1; }
-cpp_of() { case $1 in gcc*) echo "g++${1#gcc}";; clang*) echo "clang++${1#clang}";; *) echo c++;; esac; }
-build() { "$@" -I. -lm; }
-build_and_run() { build "$@" -o "$out/program" && "$out/program"; }
+cpp_of() { case $1 in gcc*) echo "g++${1#gcc}";; clang*) echo "clang++${1#clang}";; *) echo "${CXX:-c++}";; esac; }
+build() { "$@" -I.; }
+build_and_run() { build "$@" -o "$out/program" -lm && "$out/program"; }
 
 # -- one compiler: warnings, standards, switches ---------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ check_units()
 
 # -- symbols ---------------------------------------------------------------------------------------------------------
 
-api() { awk '/IMPLEMENTATION *$/ { exit }
+api() { awk '/^ *== 3 / { exit }
              /^OSCAR_API/ && match($0, /oscar_[a-z0-9_]+\(/) { print substr($0, RSTART, RLENGTH - 1) }' oscar.h; }
 
 globals_of() { nm -g "$out/$1.o" | awk 'NF == 3 && $2 ~ /^[A-TV-Z]$/ { print $3 }'; }
@@ -137,7 +137,7 @@ math="fmaf? sqrtf? floorf? ceilf? fabsf? expf? exp2f? logf? log2f? log10f? log1p
 needs_no_libc()
 {
     "$1" -O1 -I. -c tests/pkg/no_libc.c -o "$out/no_libc.o" || return 1
-    allowed="mem(cpy|move|set|cmp|chr)|str(len|cmp|ncmp|chr)|user_(allocate|release)|_GLOBAL_OFFSET_TABLE_|__cpu_model"
+    allowed="mem(cpy|move|set|cmp|chr)|bcmp|str(len|cmp|ncmp|chr)|user_(allocate|release)|_GLOBAL_OFFSET_TABLE_|__cpu_model"
     nm -u "$out/no_libc.o" | awk '{ print $NF }' | grep -vxE "$allowed|$(echo $math | tr ' ' '|')" |
         sed 's/^/needs from outside: /'
 }

@@ -112,7 +112,11 @@ static float ref_output(oscar_type type, float x)
     return y > top ? top : y < -top ? -top : y;
 }
 
-static void ref_little16(unsigned char *p, unsigned x) { p[0] = (unsigned char)(x & 255); p[1] = (unsigned char)(x >> 8); }
+static void ref_little16(unsigned char *p, unsigned x)
+{
+    p[0] = (unsigned char)(x & 255);
+    p[1] = (unsigned char)(x >> 8);
+}
 
 static unsigned ref_read16(const unsigned char *p) { return (unsigned)p[0] + 256u * (unsigned)p[1]; }
 
@@ -134,7 +138,8 @@ static float ref_read_float(const unsigned char *p)
 
 /* == 2 THE ROW CODEC == */
 
-typedef struct ref_codec { oscar_fit fit; int bits, group; double clip; int wide; } ref_codec;   /* wide: fp32 metadata */
+/* wide: fp32 metadata */
+typedef struct ref_codec { oscar_fit fit; int bits, group; double clip; int wide; } ref_codec;
 
 typedef struct ref_row {
     int code[REF_DIM_MAX];

@@ -1606,6 +1606,40 @@ static void test_report(void)
     }
 }
 
+static void test_report_gaussian(void)
+{
+    enum { TOKENS = 2000, DIM = 128 };
+    oscar_layer layer = make_layer(1, 1, DIM);
+    oscar_calib_desc desc;
+    oscar_calib *calib;
+    oscar_rotations *rotations;
+    oscar_report report;
+    oscar_chunk chunk;
+    test_random r;
+    double *cq;
+    float *x;
+    int i, bits;
+    TEST("report: where channels are independent Gaussians the prediction holds to 3 %");
+    layer.v_bits = 16;
+    desc = make_desc(&layer, 1, 0, OSCAR_WEIGHTS_PLAIN);
+    calib = create(&desc);
+    x = (float *)get(TOKENS * DIM, sizeof(float));
+    r.state = 161;
+    for (i = 0; i < TOKENS * DIM; i++) x[i] = (float)random_normal(&r);
+    chunk = make_chunk(TOKENS, x, x, NULL, NULL);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK && oscar_calib_report(calib, 0, 0, &report) == OSCAR_OK);
+    cq = moment(calib, 0, 0, OSCAR__C_Q);
+    rotations = solve(calib, make_compose(OSCAR_METHOD_HADAMARD));
+    for (bits = 2; bits <= 4; bits += 2) {
+        double measured = measured_error(&layer_of(rotations, 0).k[0], bits, x, TOKENS, cq);
+        CLOSE(report.logit_error[OSCAR_REPORT_HADAMARD][bits / 2 - 1] / measured, 1, 0.03);
+    }
+    oscar_rotations_destroy(rotations);
+    oscar_calib_destroy(calib);
+    free(cq);
+    free(x);
+}
+
 /* ---- misuse, missing sums, memory ---- */
 
 static void test_misuse(void)
@@ -1862,6 +1896,7 @@ int main(void)
     test_settings();
     test_silent_head();
     test_report();
+    test_report_gaussian();
     test_misuse();
     test_numbers();
     test_memory();

@@ -65,8 +65,8 @@ static oscar_result compare_row(const oscar_codec *codec, int dim, const float *
     if (ok && result == OSCAR_OK) {
         ref_pack_row(&r, dim, &row, expected);
         for (i = 0; i < size && got[i] == expected[i]; i++) {}
-        CHECK_MSG(i == size, ("    dim %d fit %d bits %d group %d wide %d clip %g: byte %d of %d is %02x, not %02x\n", dim,
-                              (int)r.fit, r.bits, r.group, r.wide, r.clip, (int)i, (int)size, got[i % size],
+        CHECK_MSG(i == size, ("    dim %d fit %d bits %d group %d wide %d clip %g: byte %d of %d is %02x, not %02x\n",
+                              dim, (int)r.fit, r.bits, r.group, r.wide, r.clip, (int)i, (int)size, got[i % size],
                               expected[i % size]));
         CHECK(oscar_decode(codec, dim, 1, expected, back) == OSCAR_OK);
         ref_unpack_row(&r, dim, expected, want);
@@ -465,7 +465,8 @@ static void test_defaults(void)
         CHECK(oscar_encode(&zero, dims[d], 1, x, e[1]) == OSCAR_OK);
         CHECK(oscar_encode(&full, dims[d], 1, x, e[2]) == OSCAR_OK);
         CHECK(!memcmp(e[0], e[1], size) && !memcmp(e[0], e[2], size));
-        CHECK(oscar_decode(NULL, dims[d], 1, e[0], a) == OSCAR_OK && oscar_decode(&full, dims[d], 1, e[0], b) == OSCAR_OK);
+        CHECK(oscar_decode(NULL, dims[d], 1, e[0], a) == OSCAR_OK);
+        CHECK(oscar_decode(&full, dims[d], 1, e[0], b) == OSCAR_OK);
         CHECK(!memcmp(a, b, (size_t)dims[d] * sizeof(float)));
     }
     TEST("C9.2 the default clip of a zeroed CLIP codec is 0.96");

@@ -1,5 +1,5 @@
-/* test_hooks.c - allocator and log of the objects: contexts, sizes, alignment, failing calls, figures of memory, and what
-   the log says about bad descs. */
+/* test_hooks.c - allocator and log of the objects: contexts, sizes, alignment, failing calls, figures of memory, and
+   what the log says about bad descs. */
 #define OSCAR_IMPLEMENTATION
 #include "oscar.h"
 #include "test.h"
@@ -107,7 +107,8 @@ static void test_copies(void)
 
 /* == FAILING ALLOCATIONS == */
 
-/* Everything that allocates, once. Returns the first error; all objects are gone at the end. */
+/* Everything that allocates, once. Returns the first error; all objects are gone at the end.
+   long: one life. */
 static oscar_result life(const oscar_hooks *hooks)
 {
     enum { DIM = 16, TOKENS = 100 };
@@ -226,6 +227,7 @@ static void test_failing(void)
 
 /* == FIGURES OF MEMORY == */
 
+/* long: the figures of one case. */
 static void test_figures(void)
 {
     static const struct { int dim, row_bytes; double held, owned; } expect[2] = {

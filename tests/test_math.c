@@ -487,7 +487,7 @@ static void test_singular(void)
 {
     enum { N = 33 };
     double a[N * N], vectors[N * N], values[N], ones[3][N], expected[N];
-    int i, j, k, rank;
+    int i, j, k;
     solution s;
 
     TEST("C2.5 a 33 x 33 sum of three indicator products, most rows zero");
@@ -524,6 +524,15 @@ static void test_singular(void)
     CHECK(values[0] < 0 && values[N - 1] > 0);
     if (reference("0/1", N, a, NULL, 1e-19, expected))
         for (i = 0; i < N; i++) CLOSE(values[i], expected[i], 1e-14 * values[N - 1]);
+
+}
+
+static void test_deficient(void)
+{
+    enum { N = 33 };
+    double a[N * N], vectors[N * N], values[N], expected[N];
+    int i, rank;
+    solution s;
 
     TEST("low rank: fewer rows than channels, zero channels, equal channels");
     for (rank = 1; rank < N; rank += 5) {
@@ -666,6 +675,7 @@ static void test_refusals(void)
     CHECK(oscar_eigh(2, a, NULL, values, scratch) == OSCAR_ERR_ARGUMENT);
     CHECK(oscar_eigh(2, a, vectors, NULL, scratch) == OSCAR_ERR_ARGUMENT);
     CHECK(oscar_eigh(2, a, vectors, values, NULL) == OSCAR_ERR_ARGUMENT);
+    CHECK(oscar_eigh(2, a, vectors, values, (char *)scratch + 4) == OSCAR_ERR_ARGUMENT);
 }
 
 static void test_convention(void)
@@ -675,7 +685,7 @@ static void test_convention(void)
     double a[N * N], vectors[N * N], again[N * N], values[N], other[N], mirrored[N * N];
     size_t bytes = oscar_eigh_scratch(N), k;
     unsigned char *scratch = (unsigned char *)malloc(bytes + 64);
-    int i, j;
+    int i, j, n;
     if (!scratch) abort();
 
     TEST("C2.8 the largest component is positive, the lowest index on a tie; ascending");
@@ -687,12 +697,16 @@ static void test_convention(void)
     CHECK(vectors[0] > 0 && vectors[2] > 0 && vectors[1] > 0 && vectors[3] < 0);
 
     TEST("C2.8 the same bits whatever scratch held and wherever it lay");
-    make_graded(N, a);
-    solve_checked("graded", N, a, vectors, values);
-    for (k = 0; k < 64; k += 8) {
-        memset(scratch, (int)(k * 4 - 1) & 255, bytes + 64);
-        CHECK(oscar_eigh(N, a, again, other, scratch + k) == OSCAR_OK);
-        CHECK(memcmp(again, vectors, sizeof again) == 0 && memcmp(other, values, sizeof other) == 0);
+    for (n = 13; n <= N; n += N - 13) {
+        if (n == N) make_graded(n, a);
+        else make_symmetric(n, a);
+        solve_checked("scratch", n, a, vectors, values);
+        for (k = 0; k < 64; k += 8) {
+            memset(scratch, (int)(k * 4 - 1) & 255, bytes + 64);
+            CHECK(oscar_eigh(n, a, again, other, scratch + k) == OSCAR_OK);
+            CHECK(memcmp(again, vectors, (size_t)n * (size_t)n * sizeof *again) == 0);
+            CHECK(memcmp(other, values, (size_t)n * sizeof *other) == 0);
+        }
     }
 
     TEST("C2.8 the mirrored problem has the mirrored answer: nothing depends on the order of channels but rounding");
@@ -779,26 +793,31 @@ static double row_error(int n, const float *x, const double *expected)
     return worst / sqrt(square / n);
 }
 
-static void test_fwht(void)
+static void test_fwht_lengths(void)
 {
     static const int odd[] = { 3, 5, 7, 1023, -1, -2, -128 };
+    float x[8] = { 1.0f, -2.0f, 3.5f, 4.0f, 5.0f, 6.0f, 7.0f, 8.0f }, out[8];
+    int i;
+    TEST("C2.1 lengths that do not work are refused, the buffer untouched; 0 does nothing; 1 is the identity");
+    for (i = 0; i < 7; i++) {
+        out[0] = out[1] = 7.0f;
+        CHECK(oscar_fwht(odd[i], 1, x, out) == OSCAR_ERR_SHAPE);
+        CHECK((double)out[0] == 7 && (double)out[1] == 7);
+    }
+    CHECK(oscar_fwht(0, 5, x, out) == OSCAR_OK && (double)out[0] == 7);
+    CHECK(oscar_fwht(8, 0, NULL, NULL) == OSCAR_OK);
+    CHECK(oscar_fwht(8, 1, NULL, out) == OSCAR_ERR_ARGUMENT && oscar_fwht(8, 1, x, NULL) == OSCAR_ERR_ARGUMENT);
+    CHECK(oscar_fwht(1, 3, x, out) == OSCAR_OK && memcmp(out, x, 3 * sizeof *x) == 0);
+}
+
+static void test_fwht(void)
+{
     static const int large[] = { 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 512, 640, 960, 1024 };
     enum { ROWS = 1000 };
     float *x = floats(ROWS * 1024), *out = floats(ROWS * 1024), *place = floats(ROWS * 1024), one[1024];
     double expected[1024], inside[1024];
     int n, i, row;
     for (i = 0; i < ROWS * 1024; i++) x[i] = (float)random_normal(&rng);
-
-    TEST("C2.1 lengths that do not work are refused, the buffer untouched; 0 does nothing; 1 is the identity");
-    for (i = 0; i < 7; i++) {
-        one[0] = one[1] = 7.0f;
-        CHECK(oscar_fwht(odd[i], 1, x, one) == OSCAR_ERR_SHAPE);
-        CHECK((double)one[0] == 7 && (double)one[1] == 7);
-    }
-    CHECK(oscar_fwht(0, 5, x, one) == OSCAR_OK && (double)one[0] == 7);
-    CHECK(oscar_fwht(8, 0, NULL, NULL) == OSCAR_OK);
-    CHECK(oscar_fwht(8, 1, NULL, one) == OSCAR_ERR_ARGUMENT && oscar_fwht(8, 1, x, NULL) == OSCAR_ERR_ARGUMENT);
-    CHECK(oscar_fwht(1, 3, x, one) == OSCAR_OK && memcmp(one, x, 3 * sizeof *x) == 0);
 
     TEST("C2.1 C2.2 every length to 1024 against the naive sum in double, in place and not");
     for (n = 2; n <= 1024; n += 2) {
@@ -967,10 +986,12 @@ int main(void)
     test_scale();
     test_known_spectra();
     test_singular();
+    test_deficient();
     test_hard_cases();
     test_refusals();
     test_convention();
     test_cholesky();
+    test_fwht_lengths();
     test_fwht();
     test_fwht_bits();
     test_bitrev();

@@ -169,7 +169,8 @@ static void test_random_layouts(void)
     int i;
     TEST("offsets of 300 random shapes against counting");
     for (i = 0; i < 300; i++) {
-        int dk = 16 * (1 + random_below(&random, 64)), dv = random_below(&random, 2) ? dk : 16 * (1 + random_below(&random, 64));
+        int dk = 16 * (1 + random_below(&random, 64)), other = 16 * (1 + random_below(&random, 64));
+        int dv = random_below(&random, 2) ? dk : other;
         int heads = 1 + random_below(&random, 40), tokens = pages[random_below(&random, 5)];
         oscar_type type = (oscar_type)random_below(&random, 4);
         oscar_layer layer = plain_layer(heads, dk);
@@ -227,7 +228,8 @@ static void check_refused(const char *what, const oscar_layer *layer, int tokens
     hooks.log = count_log;
     log_lines = 0;
     result = oscar_page_layout(layer, tokens, type, &hooks, &after);
-    CHECK_MSG(result == OSCAR_ERR_SHAPE || (other && result == OSCAR_ERR_ARGUMENT), ("    %s: %d\n", what, (int)result));
+    CHECK_MSG(result == OSCAR_ERR_SHAPE || (other && result == OSCAR_ERR_ARGUMENT),
+              ("    %s: %d\n", what, (int)result));
     CHECK_MSG(log_lines == 1, ("    %s: %d sentences\n", what, log_lines));
     CHECK_MSG(!memcmp(&before, &after, sizeof after), ("    %s: layout was changed\n", what));
     result = oscar_page_layout(layer, tokens, type, NULL, &after);
@@ -238,7 +240,8 @@ static void test_refused_shapes(void)
 {
     static const int wrong[8] = { 100, 1, 0, -4, 1 << 20, 8, 1040, -16 }, right[4] = { 80, 96, 16, 1024 };
     static const int bad_pages[6] = { 32, 65, 96, -64, 1, 2147483647 };
-    static const int heads[8][2] = { { 33, 2 }, { 3, 2 }, { 1, 2 }, { 0, 1 }, { 1, 0 }, { -2, -1 }, { 4, -2 }, { 65537, 65537 } };
+    static const int heads[8][2] = { { 33, 2 }, { 3, 2 }, { 1, 2 }, { 0, 1 }, { 1, 0 }, { -2, -1 }, { 4, -2 },
+                                     { 65537, 65537 } };
     oscar_layer layer;
     oscar_layout l;
     oscar_pair pairs[2];
@@ -333,8 +336,8 @@ static int compare_read(const bench *b, test_random *random, int first, int coun
 static const char *describe(const ref_page *p)
 {
     static char text[200];
-    snprintf(text, sizeof text, "heads %d, K %d x %d bits, fit %d, group %d, V %d x %d bits, fit %d, group %d, folded %d, "
-             "P %d, type %d, mean %d", p->layer.kv_heads, p->layer.k_dim, p->layer.k_bits, (int)p->layer.k_fit,
+    snprintf(text, sizeof text, "heads %d, K %d x %d bits, fit %d, group %d, V %d x %d bits, fit %d, group %d, folded "
+             "%d, P %d, type %d, mean %d", p->layer.kv_heads, p->layer.k_dim, p->layer.k_bits, (int)p->layer.k_fit,
              p->layer.k_group, p->layer.v_dim, p->layer.v_bits, (int)p->layer.v_fit, p->layer.v_group,
              p->layer.v_folded, p->tokens, (int)p->type, ref_has_mean(&p->layer));
     return text;
@@ -368,9 +371,9 @@ static void compare_page(bench *b, test_random *random, const oscar_view *k, con
     if (result != OSCAR_OK) { CHECK(all_equal(b->page, b->want.bytes, 0xa5)); return; }
     if (!ok) return;
     for (i = 0; i < b->want.bytes && b->page[i] == b->expected[i]; i++) {}
-    CHECK_MSG(i == b->want.bytes, ("    byte %d of %d is %02x, not %02x (head part %d): %s\n", (int)i, (int)b->want.bytes,
-                                   b->page[i % b->want.bytes], b->expected[i % b->want.bytes], (int)b->want.head,
-                                   describe(&b->want)));
+    CHECK_MSG(i == b->want.bytes,
+              ("    byte %d of %d is %02x, not %02x (head part %d): %s\n", (int)i, (int)b->want.bytes,
+               b->page[i % b->want.bytes], b->expected[i % b->want.bytes], (int)b->want.head, describe(&b->want)));
     if (i < b->want.bytes) return;
     count_signs(b);
     for (i = 0; i < 4; i++) {
@@ -392,14 +395,16 @@ static void test_random_pages(void)
     int i;
     TEST("page bytes of 400 random layers equal the reference's, and rows read back equal its rows");
     for (i = 0; i < 400; i++) {
-        int dk = dims[random_below(&random, i % 20 ? 11 : 12)], dv = random_below(&random, 2) ? dk : dims[random_below(&random, 11)];
+        int dk = dims[random_below(&random, i % 20 ? 11 : 12)], other = dims[random_below(&random, 11)];
+        int dv = random_below(&random, 2) ? dk : other;
         int heads = 1 + random_below(&random, dk > 96 || dv > 96 ? 1 : 3);
         oscar_type k_type = (oscar_type)random_below(&random, 4), v_type = (oscar_type)random_below(&random, 4);
         float *room = (float *)malloc((size_t)(heads * (2 * dk * dk + dk + 2 * dv * dv + dv)) * sizeof(float));
         oscar_pair pairs[6];
         oscar_layer layer = ref_random_layer(&random, heads, 1 + random_below(&random, 3), dk, dv, room, pairs);
         int p = tokens[random_below(&random, 6)];
-        void *k = make_rows(&random, k_type, p, heads, dk, i % 3 ? 1.5 : 0), *v = make_rows(&random, v_type, p, heads, dv, 0);
+        void *k = make_rows(&random, k_type, p, heads, dk, i % 3 ? 1.5 : 0);
+        void *v = make_rows(&random, v_type, p, heads, dv, 0);
         oscar_view k_view = view_of(k, k_type, 0, 0), v_view = view_of(v, v_type, 0, 0);
         bench b;
         int opened = bench_open(&b, &layer, p, (oscar_type)random_below(&random, 4));
@@ -422,7 +427,7 @@ static void test_combinations(void)
     static const int widths[3] = { 2, 4, 16 };
     test_random random = { 59 };
     int i;
-    TEST("C3.8 K and V of 2, 4 and 16 bits and both fits in all combinations, page mean on and off, three window types");
+    TEST("C3.8 K and V of 2, 4, 16 bits and both fits in all combinations, page mean on and off, three window types");
     for (i = 0; i < 3 * 3 * 2 * 2 * 2 * 3; i++) {
         oscar_layer layer = plain_layer(2, 32);
         void *k = make_rows(&random, OSCAR_F32, 64, 2, 32, 1.5), *v = make_rows(&random, OSCAR_F32, 64, 2, 48, 0);
@@ -481,7 +486,8 @@ static void test_strides(void)
         size_t each = ref_type_size(type);
         ptrdiff_t row = (HQ + 2 * HKV) * D;
         void *k = make_rows(&random, type, P, HKV, D, 1), *v = make_rows(&random, type, P, HKV, D, 0);
-        unsigned char *fused = filled((size_t)(row * P) * each, 0xff), *by_head = filled((size_t)(HKV * P * D) * each, 0xff);
+        unsigned char *fused = filled((size_t)(row * P) * each, 0xff);
+        unsigned char *by_head = filled((size_t)(HKV * P * D) * each, 0xff);
         oscar_layer layer = plain_layer(HKV, D);
         oscar_view k_view = view_of(k, type, 0, 0), v_view = view_of(v, type, 0, 0);
         unsigned char *first;

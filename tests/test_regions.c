@@ -390,6 +390,55 @@ static void test_cut_cost(void)
     CHECK(pool == 0 && changed > 0 && changed <= most);
 }
 
+/* With F = 0.1 I rows of 65504 are accepted into F16 windows, and 2 bits decode one large value among halves of it to
+   1.36 times the value: beyond F16. */
+static void test_overflow(void)
+{
+    enum { D = 16, N = 220 };
+    float to[D * D] = { 0 }, dual[D * D] = { 0 }, rows[N * D];
+    oscar_pair pair;
+    oscar_layer l = small_layer();
+    oscar_cache_desc d = default_desc(&l, 1, 1, 8);
+    oscar_view view;
+    oscar_batch b;
+    twin t;
+    int i, round;
+    TEST("rows that decode beyond the window type become its largest value");
+    memset(&pair, 0, sizeof pair);
+    for (i = 0; i < D; i++) { to[i * D + i] = 0.1f; dual[i * D + i] = 10; }
+    for (i = 0; i < N * D; i++) rows[i] = i % D == i / D % D ? 65504.0f : i % 3 ? 32752.0f : -32752.0f;
+    pair.kind = OSCAR_DENSE;
+    pair.dim = D;
+    pair.to = to;
+    pair.dual = dual;
+    pair.norm = 0.1001f;
+    l.k = l.v = &pair;
+    l.k_page_mean = -1;
+    d.sink = 3;
+    d.recent = 5;
+    d.window_type = OSCAR_F16;
+    if (!twin_make(&t, &d)) return;
+    view = dense_view(rows);
+    twin_open(&t);
+    b.seq = t.m.seq[0].handle;
+    b.row = 0;
+    for (round = 0; round < 2; round++) {
+        b.rows = round ? 64 : N;
+        CHECK(twin_reserve(&t, 0, b.rows, 0) == OSCAR_OK);
+        CHECK(oscar_append(t.cache, 0, &b, 1, &view, &view) == OSCAR_OK);
+        model_append(&t.m, &t.m.seq[0], 0, rows, rows);
+        twin_check_all(&t);
+        CHECK(twin_cut(&t, 0, 100) == OSCAR_OK);
+        twin_check_all(&t);
+        for (i = 3 + 64; i < 100; i++)
+            CHECK(model_row(&t.m, &t.m.seq[0], 0, 0, i, 0)[i % D] == 65504.0f);
+    }
+    twin_check_rows(&t, 0, 0, 0, 100);
+    t.plain = 0;                                     /* and fetched in every type */
+    for (i = 0; i < 9; i++) twin_check_rows(&t, 0, 0, 0, 100);
+    twin_destroy(&t);
+}
+
 /* == FORKS == */
 
 static void forks_run(int at)
@@ -709,6 +758,7 @@ int main(void)
     test_drafts();
     test_cuts();
     test_cut_cost();
+    test_overflow();
     test_forks();
     test_poison();
     test_empty_parts();

@@ -183,6 +183,7 @@ static int other_configuration(int i, oscar_layer *l, oscar_cache_desc *d, model
     return 1;
 }
 
+/* long: refused and accepted configurations share their set-up. */
 static void test_configuration(void)
 {
     model_pairs dense, same, changed;
@@ -305,6 +306,7 @@ static void test_damage(void)
     damage_run(16, 75, 70);
 }
 
+/* long: a list of calls. */
 static void test_arguments(void)
 {
     model_memory memory;

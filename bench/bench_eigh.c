@@ -1,0 +1,208 @@
+/* bench_eigh.c - oscar_eigh: time and accuracy on two kinds of D x D covariances.
+
+       wishart   X^T X / 4D of 4D rows of normal numbers: all eigenvalues of one size
+       graded    the same with channels scaled by 10^0 to 10^-6 in random order: eigenvalues over 12 decades
+
+   Before timing: orthogonality max |V^T V - I|, residual max |A V - V W| / |A|, and eigenvalues, relative, against a
+   two-sided Jacobi of this file in long double. Peer: dgesvj, LAPACK's one-sided Jacobi, on the same matrices, from
+   liblapack.so.3 if there is one. */
+#include "bench.h"
+
+#include <dlfcn.h>
+
+enum { DIM_MAX = 256, KINDS = 2, SIZES = 3 };
+
+static const char *const KIND_NAMES[KINDS] = { "wishart", "graded" };
+static const int DIMS[SIZES] = { 64, 128, 256 };
+
+typedef void dgesvj_function(const char *joba, const char *jobu, const char *jobv, const int *m, const int *n,
+                             double *a, const int *lda, double *sva, const int *mv, double *v, const int *ldv,
+                             double *work, const int *lwork, int *info, size_t, size_t, size_t);
+
+static dgesvj_function *dgesvj;
+
+typedef struct eigh_job {
+    int dim;
+    const double *a;          /* [dim][dim] */
+    double *vectors, *values;
+    void *scratch;            /* of oscar_eigh, or work of dgesvj */
+} eigh_job;
+
+/* == MATRICES == */
+
+static void make_covariance(int n, int graded, double *a)
+{
+    double x[DIM_MAX], scale[DIM_MAX];
+    test_random random;
+    int i, j, row;
+    random.state = (uint64_t)n;
+    for (i = 0; i < n; i++) scale[i] = graded ? pow(10, -6.0 * i / (n - 1)) : 1;
+    for (i = n - 1; i > 0; i--) {
+        double swap = scale[i];
+        j = random_below(&random, i + 1);
+        scale[i] = scale[j];
+        scale[j] = swap;
+    }
+    memset(a, 0, (size_t)n * (size_t)n * sizeof *a);
+    for (row = 0; row < 4 * n; row++) {
+        for (i = 0; i < n; i++) x[i] = scale[i] * random_normal(&random);
+        for (i = 0; i < n; i++)
+            for (j = 0; j <= i; j++) a[i * n + j] += x[i] * x[j] / (4 * n);
+    }
+    for (i = 0; i < n; i++)
+        for (j = 0; j < i; j++) a[j * n + i] = a[i * n + j];
+}
+
+/* == CHECKS == */
+
+/* Eigenvalues of a definite matrix, ascending, by two-sided Jacobi in long double. */
+static void reference(int n, const double *a, double *values)
+{
+    size_t size = (size_t)n, i;
+    long double *m = (long double *)bench_alloc(size * size * sizeof *m);
+    int sweep, turned = 1, p, q, k;
+    for (i = 0; i < size * size; i++) m[i] = (long double)a[i];
+    for (sweep = 0; sweep < 40 && turned; sweep++) {
+        turned = 0;
+        for (p = 0; p < n - 1; p++)
+            for (q = p + 1; q < n; q++) {
+                long double *x = m + (size_t)p * size, *y = m + (size_t)q * size, g = x[q], a_pp = x[p], a_qq = y[q];
+                long double zeta, t, c, s;
+                if (fabsl(g) <= 8 * LDBL_EPSILON * sqrtl(a_pp * a_qq)) continue;
+                turned = 1;
+                zeta = (a_qq - a_pp) / (2 * g);
+                t = (zeta < 0 ? -1 : 1) / (fabsl(zeta) + sqrtl(1 + zeta * zeta));
+                c = 1 / sqrtl(1 + t * t);
+                s = t * c;
+                for (k = 0; k < n; k++) {
+                    long double u = x[k], v = y[k];
+                    x[k] = c * u - s * v;
+                    y[k] = s * u + c * v;
+                }
+                x[p] = a_pp - t * g;
+                y[q] = a_qq + t * g;
+                x[q] = y[p] = 0;
+                for (k = 0; k < n; k++) {
+                    m[(size_t)k * size + (size_t)p] = x[k];
+                    m[(size_t)k * size + (size_t)q] = y[k];
+                }
+            }
+    }
+    for (k = 0; k < n; k++) values[k] = (double)m[(size_t)k * size + (size_t)k];
+    qsort(values, size, sizeof *values, bench_compare);
+    bench_free(m, size * size * sizeof *m);
+}
+
+/* max |V^T V - I|, and max |A V - V W| over the Frobenius norm of A */
+static void measure(int n, const double *a, const double *v, const double *w, double *orthogonal, double *residual)
+{
+    double square = 0;
+    int i, j, k;
+    *orthogonal = *residual = 0;
+    for (i = 0; i < n; i++)
+        for (j = 0; j < n; j++) {
+            double dot = i == j ? -1 : 0, image = -v[i * n + j] * w[j];
+            for (k = 0; k < n; k++) {
+                dot += v[k * n + i] * v[k * n + j];
+                image += a[i * n + k] * v[k * n + j];
+            }
+            if (!(fabs(dot) <= *orthogonal)) *orthogonal = fabs(dot);
+            if (!(fabs(image) <= *residual)) *residual = fabs(image);
+            square += a[i * n + j] * a[i * n + j];
+        }
+    *residual /= sqrt(square);
+}
+
+/* Checks one matrix; returns the largest relative error of an eigenvalue, or -1 where there is no reference. */
+static double check(const eigh_job *job, const char *name)
+{
+    double expected[DIM_MAX], orthogonal, residual, worst = -1;
+    oscar__eigh look;
+    int i, n = job->dim;
+    bench_ok(oscar_eigh(n, job->a, job->vectors, job->values, job->scratch), "oscar_eigh");
+    measure(n, job->a, job->vectors, job->values, &orthogonal, &residual);
+    bench_close(orthogonal, 1e-13, OSCAR_ISA_AUTO, "orthogonality, %s, D = %d", name, n);
+    bench_close(residual, 1e-13, OSCAR_ISA_AUTO, "residual, %s, D = %d", name, n);
+    if (LDBL_MANT_DIG > DBL_MANT_DIG) {
+        reference(n, job->a, expected);
+        for (i = 0; i < n; i++) {
+            double error = fabs(job->values[i] - expected[i]) / expected[i];
+            if (!(error <= worst)) worst = error;
+        }
+        bench_close(worst, 1e-13, OSCAR_ISA_AUTO, "eigenvalues, %s, D = %d", name, n);
+    }
+    oscar__eigh_place(&look, n, job->a, job->scratch);   /* once more, for the number of sweeps */
+    bench_ok(oscar__eigh_solve(&look), "oscar__eigh_solve");
+    printf("# sweeps    %s, D = %d: %d\n", name, n, look.sweeps);
+    return worst;
+}
+
+/* == CASES == */
+
+static void run_eigh(void *argument)
+{
+    const eigh_job *job = (const eigh_job *)argument;
+    bench_ok(oscar_eigh(job->dim, job->a, job->vectors, job->values, job->scratch), "oscar_eigh");
+}
+
+static void run_dgesvj(void *argument)   /* overwrites its matrix, so each call copies it first */
+{
+    const eigh_job *job = (const eigh_job *)argument;
+    const int n = job->dim, lwork = 4 * DIM_MAX, mv = 0;
+    int info = 0;
+    memcpy(job->vectors, job->a, (size_t)n * (size_t)n * sizeof *job->a);
+    dgesvj("G", "U", "N", &n, &n, job->vectors, &n, job->values, &mv, NULL, &n, (double *)job->scratch, &lwork, &info,
+           1, 1, 1);
+    bench_check(info == 0, "dgesvj");
+}
+
+static void find_dgesvj(void)
+{
+    void *library = dlopen("liblapack.so.3", RTLD_NOW), *symbol = library ? dlsym(library, "dgesvj_") : NULL;
+    memcpy(&dgesvj, &symbol, sizeof dgesvj);   /* ISO C has no cast from void * to a function pointer */
+}
+
+int main(int argc, char **argv)
+{
+    static eigh_job jobs[SIZES][KINDS][2];
+    static bench_table table;
+    double graded_error = -1;
+    int size, kind, who;
+    bench_begin("bench_eigh", "", argc, argv);
+    find_dgesvj();
+    for (size = 0; size < SIZES; size++)
+        for (kind = 0; kind < KINDS; kind++) {
+            int n = DIMS[size];
+            size_t bytes = (size_t)n * (size_t)n * sizeof(double);
+            double *a = (double *)bench_alloc(bytes), error;
+            make_covariance(n, kind, a);
+            for (who = 0; who < 2; who++) {
+                eigh_job *job = &jobs[size][kind][who];
+                bench_case c = bench_case_of(who ? run_dgesvj : run_eigh, job, "%s, %s, D = %d",
+                                             who ? "dgesvj" : "oscar_eigh", KIND_NAMES[kind], n);
+                job->dim = n;
+                job->a = a;
+                job->vectors = (double *)bench_alloc(bytes);
+                job->values = (double *)bench_alloc((size_t)n * sizeof(double));
+                job->scratch = bench_alloc(who ? 4 * DIM_MAX * sizeof(double) : oscar_eigh_scratch(n));
+                c.isa = who ? OSCAR_ISA_AUTO : bench.best;
+                if (!who || dgesvj) bench_add(&table, c);
+            }
+            error = check(&jobs[size][kind][0], KIND_NAMES[kind]);
+            if (n == 128 && kind == 1) graded_error = error;
+        }
+    bench_time(&table, 0.05);
+    bench_print(&table, 1e6, "us");
+
+    for (size = 0; size < SIZES; size++)
+        bench_figure(OSCAR_ISA_AUTO, 1e6 * bench_find(&table, bench.best, "oscar_eigh, wishart, D = %d",
+                                                      DIMS[size])->median, "us", "eigh.D%d.us", DIMS[size]);
+    if (dgesvj)
+        bench_figure(OSCAR_ISA_AUTO, bench_find(&table, OSCAR_ISA_AUTO, "dgesvj, wishart, D = 128")->median
+                                     / bench_find(&table, bench.best, "oscar_eigh, wishart, D = 128")->median, "1",
+                     "eigh.D128.over_dgesvj");
+    else SKIP("eigh.D128.over_dgesvj", "no liblapack.so.3 with dgesvj");
+    if (graded_error >= 0) bench_figure(OSCAR_ISA_AUTO, graded_error, "1", "eigh.graded.relerr");
+    else SKIP("eigh.graded.relerr", "long double is no wider than double here");
+    return 0;
+}
