@@ -315,38 +315,41 @@ static const char *const job_names[3] = { "INT2", "BF16 pages", "BF16 plain" };
 
 static int job_kind(const step_job *job) { return !job->subject ? 2 : job->subject == &job->s->int2 ? 0 : 1; }
 
-/* Outputs of a layer by every job and instruction set: worst[kind][isa] against double over the same rows,
-   worst_exact[isa] of INT2 against exact rows. */
-static void check_layer(setup *s, step_job *jobs, int job_count, int layer, double worst[3][OSCAR_ISA_COUNT],
-                        double *worst_exact)
+/* One step of every job and instruction set, the first and the last layer of it: worst[kind][isa] against double over
+   the same rows, worst_exact[isa] of INT2 against exact rows. */
+static void check_outputs(setup *s, step_job *jobs, int job_count, double worst[3][OSCAR_ISA_COUNT],
+                          double *worst_exact)
 {
-    static double held[OUT], exact[OUT];
-    int i;
-    reference_layer(s, &s->int2, layer, held);
-    reference_layer(s, &s->bf16, layer, exact);
+    static double held[2][OUT], exact[2][OUT];
+    int i, end;
+    for (end = 0; end < 2; end++) {
+        reference_layer(s, &s->int2, end * (s->layers - 1), held[end]);
+        reference_layer(s, &s->bf16, end * (s->layers - 1), exact[end]);
+    }
     for (i = 0; i < job_count; i++) {
-        const float *o = jobs[i].o + layer * OUT;
         int kind = job_kind(&jobs[i]);
         oscar_isa isa = OSCAR_ISA_AUTO;
         do {
             if (kind < 2) isa = bench_next_isa(isa);
             if (kind < 2 && isa == OSCAR_ISA_AUTO) break;
             run_step(&jobs[i]);
-            worst[kind][isa] = larger(worst[kind][isa], worst_head(o, kind ? exact : held));
-            if (kind == 0) worst_exact[isa] = larger(worst_exact[isa], ref_relative(OUT, o, exact));
+            for (end = 0; end < 2; end++) {
+                const float *o = jobs[i].o + end * (s->layers - 1) * OUT;
+                worst[kind][isa] = larger(worst[kind][isa], worst_head(o, kind ? exact[end] : held[end]));
+                if (kind == 0) worst_exact[isa] = larger(worst_exact[isa], ref_relative(OUT, o, exact[end]));
+            }
         } while (isa != OSCAR_ISA_AUTO);
     }
 }
 
-/* First and last layer. INT2 also against exact attention: with zero-mean values 2 bits leave an error of about 0.55 of
-   the output of all heads, wrong codes one of about 1 or more. */
+/* INT2 also against exact attention: with zero-mean values 2 bits leave an error of about 0.55 of the output of all
+   heads, wrong codes one of about 1 or more. */
 static void check_step(setup *s, step_job *jobs, int job_count)
 {
     double worst[3][OSCAR_ISA_COUNT] = { { 0 } }, worst_exact[OSCAR_ISA_COUNT] = { 0 };
     oscar_isa isa;
     int kind;
-    check_layer(s, jobs, job_count, 0, worst, worst_exact);
-    if (s->layers > 1) check_layer(s, jobs, job_count, s->layers - 1, worst, worst_exact);
+    check_outputs(s, jobs, job_count, worst, worst_exact);
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
         for (kind = 0; kind < 2; kind++)
             bench_close(worst[kind][isa], limit_of(isa), isa, "%s, %s against double over the rows held", s->label,

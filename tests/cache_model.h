@@ -98,16 +98,21 @@ static inline oscar_hooks model_memory_hooks(model_memory *m)
     return hooks;
 }
 
-/* A checksum of memory. Gaps that the library poisons under AddressSanitizer are read, too. */
+/* A checksum of memory (FNV-1a), and one that goes on. Gaps that the library poisons under AddressSanitizer are read,
+   too. */
 #if defined(__GNUC__) || defined(__clang__)
 __attribute__((no_sanitize("address")))
 #endif
-static inline uint64_t model_sum(const unsigned char *p, size_t size)
+static inline uint64_t model_sum_on(uint64_t sum, const unsigned char *p, size_t size)
 {
-    uint64_t sum = 14695981039346656037u;
     size_t i;
     for (i = 0; i < size; i++) sum = (sum ^ p[i]) * 1099511628211u;
     return sum;
+}
+
+static inline uint64_t model_sum(const unsigned char *p, size_t size)
+{
+    return model_sum_on(14695981039346656037u, p, size);
 }
 
 /* -- inside the cache: where its bytes are -- */
@@ -159,11 +164,12 @@ static inline void model_poison_free(const oscar_cache *cache, unsigned char fil
         memset(model_pool_page(cache, layer, cache->pager->free_pages[i]), fill, cache->layers[layer].layout.bytes);
 }
 
-/* Makes the checksum of a changed blob right again. Its last 8 bytes before the payload are FNV-1a of the payload. */
+/* Makes the checksum of a changed blob right again: the last 8 bytes of the header, over all other bytes. */
 static inline void model_blob_seal(unsigned char *blob, size_t size)
 {
-    uint64_t sum = model_sum(blob + OSCAR__BLOB_HEADER, size - OSCAR__BLOB_HEADER);
+    uint64_t sum = model_sum(blob, OSCAR__BLOB_HEADER - 8);
     int i;
+    sum = model_sum_on(sum, blob + OSCAR__BLOB_HEADER, size - OSCAR__BLOB_HEADER);
     for (i = 0; i < 8; i++) blob[OSCAR__BLOB_HEADER - 8 + i] = (unsigned char)(sum >> (8 * i));
 }
 

@@ -186,7 +186,7 @@ static void random_step(twin *t, int slot)
     const model_seq *s = &t->m.seq[slot];
     int what = random_below(&t->random, 10);
     if (s->step == OSCAR_STEP_NONE) random_reserve(t, slot);
-    else if (what == 0) twin_abort(t, slot);
+    else if (what < 2) twin_abort(t, slot);
     else if (s->step == OSCAR_STEP_DRAFTED)
         twin_accept(t, slot, what < 5 ? s->rows : random_below(&t->random, (int)s->rows + 1));
     else if (what < 6) random_append(t);

@@ -253,18 +253,19 @@ static int meta_is(const oscar_rotations *r, const char *key, const char *value)
     return 0;
 }
 
+static volatile double sink;   /* so that no read is optimised away */
+
 /* Every accessor, then the file again: reading back what was written gives the same bytes. */
 static void use(const oscar_rotations *r)
 {
     static const char *const keys[] = { "oscar.version", "oscar.model", "oscar.k_kind", "", "none" };
-    volatile double sum = 0;
     size_t size, size2;
     unsigned char *bytes, *bytes2;
     oscar_rotations *again = NULL;
     int i, h;
     for (i = 0; i < 5; i++) {
         const char *text = oscar_rotations_meta(r, keys[i]);
-        if (text) sum += (double)strlen(text);
+        if (text) sink += (double)strlen(text);
     }
     CHECK(oscar_rotations_count(r) >= 1);
     for (i = -1; i <= oscar_rotations_count(r); i++) {
@@ -275,11 +276,11 @@ static void use(const oscar_rotations *r)
         CHECK(l.kv_heads > 0 || (!l.k && !l.v));
         for (h = 0; l.k && h < l.kv_heads; h++) {
             CHECK(l.k[h].dim == l.k_dim && l.k[h].norm >= 0);
-            sum += use_pair(&l.k[h]) + oscar_rotations_similarity(r, i, h, l.kv_heads - 1);
+            sink += use_pair(&l.k[h]) + oscar_rotations_similarity(r, i, h, l.kv_heads - 1);
         }
         for (h = 0; l.v && h < l.kv_heads; h++) {
             CHECK(l.v[h].dim == l.v_dim && !l.v[h].mean);
-            sum += use_pair(&l.v[h]);
+            sink += use_pair(&l.v[h]);
         }
         l.q_heads = l.kv_heads;
         if (l.kv_heads && l.k_dim && l.v_dim) CHECK(oscar_layer_resolve(&l, NULL, &l) == OSCAR_OK);
@@ -996,7 +997,8 @@ static void test_hostile(void)
     TEST("hostile headers: ERR_FORMAT, for the right reason");
     for (i = 0; i < (int)(sizeof hostile / sizeof hostile[0]); i++) {
         CHECK_MSG(code_of(hostile[i].header, 64, values, 64) == OSCAR_ERR_FORMAT, ("    %s\n", hostile[i].header));
-        CHECK_MSG(strstr(last_log, hostile[i].says) != NULL, ("    %s\n    %s\n", hostile[i].header, last_log));
+        CHECK_MSG(strstr(last_log, hostile[i].says) || (sizeof(size_t) < 8 && strstr(last_log, "size is too large")),
+                  ("    %s\n    %s\n", hostile[i].header, last_log));
         (void)code_of(hostile[i].header, 0, NULL, 0);   /* nothing behind the header: reading on is seen */
     }
     CHECK(code_of("{" ONE "," TENSOR("a", "[64]", 0, 256) "}", 64, values, 64) == OSCAR_OK);   /* nothing wrong here */

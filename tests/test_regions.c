@@ -295,6 +295,51 @@ static void test_drafts(void)
     drafts_run(60);
 }
 
+/* == ABORTED STEPS == */
+
+/* n tokens, then a step of `rows` in which the first `done` of three layers append before it is aborted. */
+static void abort_run(const oscar_cache_desc *d, int n, int rows, int done)
+{
+    uint64_t seed = 5;
+    twin t;
+    int layer;
+    if (!twin_make(&t, d)) return;
+    twin_open(&t);
+    if (n) twin_step(&t, 0, n, 0, 1);
+    CHECK(twin_reserve(&t, 0, rows, 0) == OSCAR_OK);
+    for (layer = 0; layer < done; layer++) {
+        twin_batch b = twin_single(&t, 0, rows);
+        CHECK(twin_append(&t, 2 - layer, &b, &seed) == OSCAR_OK);
+        twin_check(&t, 0);
+        twin_attend(&t, 0, 2 - layer, 1, 3);
+    }
+    CHECK(twin_abort(&t, 0) == OSCAR_OK);
+    CHECK(t.m.seq[0].n == n);
+    twin_check_all(&t);
+    for (layer = 0; layer < 3 && n; layer++) twin_attend(&t, 0, layer, 1, 3);
+    twin_step(&t, 0, rows, 0, 6);
+    twin_check_all(&t);
+    twin_destroy(&t);
+}
+
+static void test_aborts(void)
+{
+    static const int before[6] = { 0, 1, 100, 330, 400, 450 }, rows[5] = { 1, 64, 130, 300, 700 };
+    oscar_layer l[3];
+    oscar_cache_desc d;
+    int i, j, done;
+    TEST("an aborted step leaves n tokens in every layer, whoever had appended");
+    l[0] = l[1] = l[2] = small_layer();
+    l[1].k_bits = 4;
+    l[2].v_bits = 16;
+    d = default_desc(l, 3, 1, 20);
+    for (i = 0; i < 6; i++) for (j = 0; j < 5; j++)
+        for (done = 0; done < 3; done++) abort_run(&d, before[i], rows[j], done);
+    d.sink = -1;
+    d.recent = 20;
+    for (i = 0; i < 5; i++) for (j = 0; j < 4; j++) abort_run(&d, before[i], rows[j], 1);
+}
+
 /* == CUTS == */
 
 static void test_cuts(void)
@@ -475,6 +520,37 @@ static void forks_run(int at)
         twin_check_all(&t);
         CHECK(twin_blobs_equal(&t, 1, &t, 3));
         CHECK(twin_blobs_equal(&t, 0, &t, 2));
+        twin_destroy(&t);
+    }
+    model_mixed_free(&x);
+}
+
+/* A fork at every kind of length equals a fork of everything that is cut to it; the parent stays as it is. */
+static void test_fork_lengths(void)
+{
+    static const int at[10] = { 500, 499, 384, 300, 200, 129, 128, 127, 64, 0 };
+    model_mixed x;
+    oscar_cache_desc d;
+    twin t;
+    int i, layer;
+    TEST("a fork below the end equals fork then cut");
+    model_mixed_init(&x, 4);
+    d = default_desc(x.layer, 4, 3, 12);
+    if (twin_make(&t, &d)) {
+        twin_open(&t);
+        twin_step(&t, 0, 500, 0, 1);
+        for (i = 0; i < 10; i++) {
+            CHECK(twin_fork(&t, 0, at[i]) == 1);
+            CHECK(twin_fork(&t, 0, 500) == 2);
+            CHECK(twin_cut(&t, 2, at[i]) == OSCAR_OK);
+            twin_check_all(&t);
+            CHECK(twin_blobs_equal(&t, 1, &t, 2));
+            twin_step(&t, 1, 300, 0, 3);
+            for (layer = 0; layer < 4; layer++) twin_attend(&t, 1, layer, 1, 3);
+            twin_check_all(&t);
+            twin_close(&t, 1);
+            twin_close(&t, 2);
+        }
         twin_destroy(&t);
     }
     model_mixed_free(&x);
@@ -756,10 +832,12 @@ int main(void)
     test_chunking();
     test_growth();
     test_drafts();
+    test_aborts();
     test_cuts();
     test_cut_cost();
     test_overflow();
     test_forks();
+    test_fork_lengths();
     test_poison();
     test_empty_parts();
     test_partial();
