@@ -2184,8 +2184,8 @@ OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_ho
        q = sum w q^T q     k = sum w (k - shift)^T (k - shift)     k_first = sum w (k - shift)
        v = sum v^T v       s = sum w_t v_t^T v_t, w_t = k_t C_Q k_t^T     o = sum o^T o
 
-   and the sums of the weights themselves. Only lower triangles are kept up to date. shift is the head's first valid
-   key: keys lie far from zero compared with how they vary, and C_K - m^T m of raw sums would lose those digits. A
+   and the sums of the weights themselves. Only lower triangles are kept up to date. shift is the head's first key with
+   a weight: keys lie far from zero compared with how they vary, and C_K - m^T m of raw sums would lose those digits. A
    matrix that was not asked for is NULL. */
 typedef struct oscar__sums {
     double *q, *k, *v, *s, *o;
@@ -2695,11 +2695,10 @@ static void oscar__add_keys(oscar_calib *calib, oscar__calib_layer *l, const osc
         if (oscar__masked(chunk, t)) continue;
         if (w) weight = w->key_weight[(size_t)head * (size_t)w->rows + (size_t)n];
         n++;
-        if (sums->shifted && !(weight > 0)) continue;
+        if (!(weight > 0)) continue;
         oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, dim, t, head);
         if (!sums->shifted) memcpy(sums->k_shift, calib->x, (size_t)dim * sizeof(double));
         sums->shifted = 1;
-        if (!(weight > 0)) continue;
         for (s = 0; s < calib->shift_count; s++) {
             oscar__calib_turn(calib, l, s);
             oscar__add_key(sums, &g, calib->turned, weight);
@@ -3362,14 +3361,12 @@ static oscar_result oscar__solve_side(const oscar_calib *calib, int layer, const
             oscar_result result = oscar__solve_matrices(calib, layer, h, r, dim, w, side->to + (size_t)h * entries,
                                                         side->dual ? side->dual + (size_t)h * entries : NULL);
             if (result) return result;
-            if (side->dual) pair->norm = oscar__matrix_norm(dim, pair->to);
         }
-        else pair->norm = side->pairs[0].norm;
     }
     return OSCAR_OK;
 }
 
-/* Carves layers with their pairs, and finds them where there is memory. */
+/* Carves layers with their pairs, and finds them where there is memory; norms are left to oscar_rotations_create. */
 static oscar_result oscar__solve_layers(const oscar_calib *calib, const oscar_compose *compose, oscar__carver *c,
                                         oscar_layer **layers)
 {
@@ -3474,39 +3471,29 @@ static double oscar__normal(uint64_t *state)
     return sqrt(-2 * log(uniform[0])) * cos(6.283185307179586 * uniform[1]);
 }
 
-/* Quantisation noise, sum_j w_j (x^_j - x_j)^2 a row, UNBIASED with one scale a row (3.11): the mean over made-up rows
-   with independent Gaussian channels, always the same ones. A sample, since the best of the four steps is chosen row by
-   row: with one step for all, the integral over the Gaussians is 10 to 30 % too large at 4 bits. */
+/* Quantisation noise, sum_j w_j (x^_j - x_j)^2 a row, through the row codec: UNBIASED, one scale a row. The mean over
+   made-up rows with independent Gaussian channels, always the same ones. */
 static double oscar__predict(int dim, int bits, const double *mean, const double *variance, const double *weight)
 {
-    static const double steps[2][4] = { { 0.79656, 0.945915, 1.115184, 1.29441 },
-                                        { 0.26816, 0.31844, 0.375424, 0.43576 } };
     const int rows = 128;
-    double x[OSCAR__DIM_MAX], top = bits == 2 ? 1.5 : 7.5, total = 0;
+    unsigned char encoded[OSCAR__DIM_MAX];
+    float x[OSCAR__DIM_MAX], decoded[OSCAR__DIM_MAX];
     uint64_t state = 1;
-    int row, a, j;
+    oscar_codec codec;
+    double total = 0;
+    int row, j;
+    memset(&codec, 0, sizeof codec);
+    codec.bits = bits;
+    codec.metadata = OSCAR_F32;
     for (row = 0; row < rows; row++) {
-        double square = 0, best = 0, error = 0;
+        for (j = 0; j < dim; j++)
+            x[j] = (float)(mean[j] + sqrt(variance[j] > 0 ? variance[j] : 0) * oscar__normal(&state));
+        if (oscar_encode(&codec, dim, 1, x, encoded) != OSCAR_OK) return HUGE_VAL;
+        (void)oscar_decode(&codec, dim, 1, encoded, decoded);
         for (j = 0; j < dim; j++) {
-            x[j] = mean[j] + sqrt(variance[j] > 0 ? variance[j] : 0) * oscar__normal(&state);
-            square += x[j] * x[j];
+            double error = (double)decoded[j] - (double)x[j];
+            total += weight[j] * error * error;
         }
-        for (a = 0; a < 4 && square > 0; a++) {
-            double step = sqrt(square / dim) * steps[bits == 4][a], xu = 0, uu = 0, xuw = 0, uuw = 0, xxw = 0, gain;
-            for (j = 0; j < dim; j++) {
-                double level = floor(x[j] / step) + 0.5, u = level < -top ? -top : level > top ? top : level;
-                xu += x[j] * u;
-                uu += u * u;
-                xuw += weight[j] * x[j] * u;
-                uuw += weight[j] * u * u;
-                xxw += weight[j] * x[j] * x[j];
-            }
-            if (!(xu * xu / uu > best)) continue;
-            best = xu * xu / uu;
-            gain = square / xu;   /* <x^, x> = |x|^2 */
-            error = gain * gain * uuw - 2 * gain * xuw + xxw;
-        }
-        total += error;
     }
     return total / rows;
 }

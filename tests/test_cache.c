@@ -1008,6 +1008,44 @@ static void parts_run(twin *t, int layer, const twin_batch *b, int parts, const 
     free(dense); free(qb.memory); free(o); free(lse);
 }
 
+/* Every part of `parts` has something to do: a finite lse somewhere. */
+static void balance_run(twin *t, int layer, const oscar_batch *b, int count, int parts)
+{
+    float q[16 * 16] = { 0 }, o[16 * 16], lse[16];
+    oscar_view view = dense_view(q);
+    int part, i;
+    for (part = 0; part < parts; part++) {
+        int work = 0;
+        CHECK(oscar_attend_part(t->cache, layer, b, count, &view, part, parts, o, lse) == OSCAR_OK);
+        for (i = 0; i < count; i++) work += lse[i] > -HUGE_VALF;
+        CHECK_MSG(work > 0, ("    part %d of %d has no work\n", part, parts));
+    }
+}
+
+static void test_balance(void)
+{
+    oscar_layer l[2];
+    oscar_cache_desc d;
+    oscar_batch b[16];
+    twin t;
+    int i;
+    TEST("no part is empty: many short sequences, one long one, one long one with a sliding window");
+    l[0] = l[1] = simple_layer(1, 16, 0);
+    l[1].window = 1000;
+    d = simple_desc(l, 2, 16, 50);
+    if (!twin_create(&t, &d, 1)) return;
+    t.plain = 1;
+    for (i = 0; i < 16; i++) {
+        twin_open(&t);
+        twin_step(&t, i, i ? 100 : 3000, 0, (uint64_t)i);
+        b[i] = entry(t.m.seq[i].handle, i ? i - 1 : 0, 1);
+    }
+    balance_run(&t, 0, b + 1, 15, 4);
+    balance_run(&t, 0, b, 1, 8);
+    balance_run(&t, 1, b, 1, 4);
+    twin_destroy(&t);
+}
+
 static void test_parts(void)
 {
     static const int64_t tokens[4] = { 700, 1, 330, 130 };
@@ -1250,6 +1288,110 @@ static void test_defaults(void)
     }
 }
 
+static void test_rotations(void)
+{
+    model_mixed x;
+    oscar_layer bare[4], one[2];
+    oscar_cache_desc d, e;
+    oscar_rotations *rotations = NULL;
+    oscar_cache *cache = NULL;
+    model_memory memory;
+    twin t, u;
+    size_t size;
+    unsigned char *blob;
+    int i;
+    TEST("a cache takes pairs and codec settings from rotations, and its own where they are set");
+    memset(&memory, 0, sizeof memory);
+    model_mixed_init(&x, 5);
+    CHECK(oscar_rotations_create(x.layer, 4, NULL, NULL, &rotations) == OSCAR_OK);
+    memset(bare, 0, sizeof bare);
+    for (i = 0; i < 4; i++) {              /* what the file does not know, and the shape */
+        bare[i].q_heads = x.layer[i].q_heads;
+        bare[i].kv_heads = x.layer[i].kv_heads;
+        bare[i].k_dim = x.layer[i].k_dim;
+        bare[i].v_dim = x.layer[i].v_dim;
+        bare[i].window = x.layer[i].window;
+        bare[i].scale = x.layer[i].scale;
+        bare[i].softcap = x.layer[i].softcap;
+    }
+    x.layer[3].v_group = bare[3].v_group = 48;
+    x.layer[0].k_page_mean = bare[0].k_page_mean = -1;
+    d = simple_desc(x.layer, 4, 1, 8);
+    e = simple_desc(bare, 4, 1, 8);
+    e.rotations = rotations;
+    e.hooks = model_memory_hooks(&memory);
+    if (!twin_create(&t, &d, 1)) return;
+    memset(&u, 0, sizeof u);
+    CHECK(oscar_cache_create(&e, &u.cache) == OSCAR_OK);
+    model_create(&u.m, &d);
+    twin_open(&t);
+    twin_step(&t, 0, 500, 0, 1);
+    blob = twin_save(&t, 0, &size);
+    oscar_rotations_destroy(rotations);                    /* not needed after create */
+    if (blob && u.cache) {
+        CHECK(twin_restore(&u, blob, size, &t.m.seq[0]) == 0);
+        twin_step(&u, 0, 70, 0, 2);
+        for (i = 0; i < 4; i++) twin_attend(&u, 0, i, 1, 3);
+        twin_check_all(&u);
+    }
+    free(blob);
+    twin_destroy(&t);
+    twin_destroy(&u);
+
+    TEST("rotations of another model are refused");
+    one[0] = one[1] = simple_layer(2, 32, 16);
+    CHECK(oscar_rotations_create(one, 1, NULL, NULL, &rotations) == OSCAR_OK);
+    e = simple_desc(one, 2, 1, 8);
+    e.rotations = rotations;
+    e.hooks = model_memory_hooks(&memory);
+    CHECK(oscar_cache_create(&e, &cache) == OSCAR_ERR_SHAPE && memory.code == OSCAR_ERR_SHAPE);
+    e.layer_count = 1;
+    one[0].kv_heads = one[0].q_heads = 1;
+    CHECK(oscar_cache_create(&e, &cache) == OSCAR_ERR_SHAPE);
+    one[0] = simple_layer(2, 48, 16);
+    CHECK(oscar_cache_create(&e, &cache) == OSCAR_ERR_SHAPE);
+    one[0] = simple_layer(2, 32, 0);
+    CHECK(oscar_cache_create(&e, &cache) == OSCAR_ERR_SHAPE && cache == NULL && memory.count == 0);
+    one[0] = one[1];
+    CHECK(oscar_cache_create(&e, &cache) == OSCAR_OK);
+    oscar_cache_destroy(cache);
+    oscar_rotations_destroy(rotations);
+    model_mixed_free(&x);
+}
+
+static void test_output_types(void)
+{
+    static const oscar_type types[3] = { OSCAR_F32, OSCAR_BF16, OSCAR_F16 };
+    enum { HEADS = 4, DIM = 16, ROWS = 3, ALL = ROWS * HEADS * DIM };
+    oscar_layer l = simple_layer(2, DIM, 0);
+    oscar_cache_desc d;
+    float q[ALL] = { 0 }, plain[ALL], seen[ALL], expect[ALL], lse[ROWS * HEADS];
+    oscar_view view = dense_view(q);
+    oscar_batch b;
+    twin t;
+    int i, layout;
+    TEST("outputs of every type and layout are the float outputs, rounded");
+    l.q_heads = HEADS;
+    d = simple_desc(&l, 1, 1, 8);
+    if (!twin_create(&t, &d, 1)) return;
+    twin_open(&t);
+    twin_step(&t, 0, 450, 0, 1);
+    put_rows(&l, 7, 2, 0, ROWS, q);
+    b = entry(t.m.seq[0].handle, 0, ROWS);
+    for (i = 0; i < 3; i++) for (layout = 0; layout < 4; layout++) {
+        model_buffer buffer = model_buffer_new(ROWS, HEADS, DIM, types[i], layout);
+        oscar_out out = model_buffer_out(&buffer);
+        int64_t row;
+        CHECK(oscar_attend(t.cache, 0, &b, 1, &view, NULL, &out, lse) == OSCAR_OK);
+        for (row = 0; row < ROWS; row++) model_buffer_get(&buffer, row, seen + row * HEADS * DIM);
+        if (i == 0 && layout == 0) memcpy(plain, seen, sizeof plain);
+        model_round(types[i], plain, ALL, expect);
+        CHECK(memcmp(seen, expect, sizeof expect) == 0);
+        free(buffer.memory);
+    }
+    twin_destroy(&t);
+}
+
 int main(void)
 {
     test_random_operations();
@@ -1267,8 +1409,11 @@ int main(void)
     test_attend_rules();
     test_attend_errors();
     test_parts();
+    test_balance();
     test_numeric();
     test_plain_rows();
     test_defaults();
+    test_rotations();
+    test_output_types();
     return test_end("test_cache");
 }

@@ -1640,6 +1640,41 @@ static void test_report_gaussian(void)
     free(x);
 }
 
+/* Keys of rank 5. The first, about which the sums are kept, is far away and next to unseen: what rounding leaves of it
+   must not count as rank. */
+static void test_rank(void)
+{
+    enum { TOKENS = 60, DIM = 16, RANK = 5 };
+    static float q[TOKENS * DIM], k[TOKENS * DIM];
+    oscar_layer layer = make_layer(1, 1, DIM);
+    oscar_calib_desc desc = make_desc(&layer, 1, 0, OSCAR_WEIGHTS_ATTENTION);
+    oscar_calib *calib;
+    oscar_report report;
+    oscar_chunk chunk;
+    test_random r;
+    int t, i, j;
+    TEST("report: rank of keys in a subspace, seen from a far shift");
+    desc.sink = -1;
+    desc.recent = 1;
+    calib = create(&desc);
+    r.state = 171;
+    for (t = 0; t < TOKENS; t++)
+        for (j = 0; j < RANK; j++) {
+            int factor = t == 0 && j == 0 ? -1000 : random_below(&r, 9) - 4;
+            for (i = 0; i < DIM; i++) {   /* row j of a Hadamard matrix: every key is exact */
+                int bits = i & j, sign = 1;
+                for (; bits; bits &= bits - 1) sign = -sign;
+                k[t * DIM + i] += (float)(sign * factor);
+                q[t * DIM + i] = 0.1f + 0.02f * (float)random_normal(&r);
+            }
+        }
+    chunk = make_chunk(TOKENS, q, k, NULL, NULL);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK && oscar_calib_report(calib, 0, 0, &report) == OSCAR_OK);
+    CHECK_MSG(report.rank == RANK, ("    rank %d\n", report.rank));
+    CHECK(report.condition > DBL_MAX);
+    oscar_calib_destroy(calib);
+}
+
 /* ---- misuse, missing sums, memory ---- */
 
 static void test_misuse(void)
@@ -1897,6 +1932,7 @@ int main(void)
     test_silent_head();
     test_report();
     test_report_gaussian();
+    test_rank();
     test_misuse();
     test_numbers();
     test_memory();
