@@ -3472,7 +3472,7 @@ static double oscar__normal(uint64_t *state)
 }
 
 /* Quantisation noise, sum_j w_j (x^_j - x_j)^2 a row, through the row codec: UNBIASED, one scale a row. The mean over
-   made-up rows with independent Gaussian channels, always the same ones. */
+   made-up rows with independent Gaussian channels, always the same ones, scaled to length sqrt(dim) for float. */
 static double oscar__predict(int dim, int bits, const double *mean, const double *variance, const double *weight)
 {
     const int rows = 128;
@@ -3480,14 +3480,16 @@ static double oscar__predict(int dim, int bits, const double *mean, const double
     float x[OSCAR__DIM_MAX], decoded[OSCAR__DIM_MAX];
     uint64_t state = 1;
     oscar_codec codec;
-    double total = 0;
+    double total = 0, square = 0;
     int row, j;
+    for (j = 0; j < dim; j++) square += (mean[j] * mean[j] + (variance[j] > 0 ? variance[j] : 0)) / dim;
+    if (!(square > 0)) return 0;
     memset(&codec, 0, sizeof codec);
     codec.bits = bits;
     codec.metadata = OSCAR_F32;
     for (row = 0; row < rows; row++) {
         for (j = 0; j < dim; j++)
-            x[j] = (float)(mean[j] + sqrt(variance[j] > 0 ? variance[j] : 0) * oscar__normal(&state));
+            x[j] = (float)((mean[j] + sqrt(variance[j] > 0 ? variance[j] : 0) * oscar__normal(&state)) / sqrt(square));
         if (oscar_encode(&codec, dim, 1, x, encoded) != OSCAR_OK) return HUGE_VAL;
         (void)oscar_decode(&codec, dim, 1, encoded, decoded);
         for (j = 0; j < dim; j++) {
@@ -3495,7 +3497,7 @@ static double oscar__predict(int dim, int bits, const double *mean, const double
             total += weight[j] * error * error;
         }
     }
-    return total / rows;
+    return square * total / rows;
 }
 
 /* out[j] = diag(m^T c m) */
