@@ -188,6 +188,8 @@
 #define oscar_calib_add OSCAR__NAME(oscar_calib_add)
 #define oscar_calib_freeze_q OSCAR__NAME(oscar_calib_freeze_q)
 #define oscar_calib_merge OSCAR__NAME(oscar_calib_merge)
+#define oscar_calib_save OSCAR__NAME(oscar_calib_save)
+#define oscar_calib_restore OSCAR__NAME(oscar_calib_restore)
 #define oscar_calib_solve OSCAR__NAME(oscar_calib_solve)
 #define oscar_calib_report OSCAR__NAME(oscar_calib_report)
 #define oscar_rotations_create OSCAR__NAME(oscar_rotations_create)
@@ -541,6 +543,12 @@ OSCAR_API oscar_result oscar_calib_freeze_q(oscar_calib *calib);
 /* Adds other's sums to calib's; both of one desc. Before freeze_q: the first-pass sums. After it in both, of equal C_Q
    (merge one into a fresh object, then freeze): the second-pass sums. other is unchanged. */
 OSCAR_API oscar_result oscar_calib_merge(oscar_calib *calib, const oscar_calib *other);
+
+/* The sums as a blob, to carry them between processes or machines: save there, create from the same desc here, restore,
+   merge. save: out NULL asks for *size only; capacity too small is ERR_MEMORY and *size is set. restore replaces the
+   sums of calib; ERR_VERSION if the descs differ, ERR_FORMAT if the blob is damaged (calib is then unchanged). */
+OSCAR_API oscar_result oscar_calib_save(const oscar_calib *calib, void *out, size_t capacity, size_t *size);
+OSCAR_API oscar_result oscar_calib_restore(oscar_calib *calib, const void *blob, size_t size);
 
 /* How the pairs are found from the sums. U: eigenvectors of the target, H: Hadamard, P: bit reversal.
      BALANCED  K: the pair that makes row energy and query energy flat; V: HADAMARD. The recommended choice.
@@ -2384,32 +2392,42 @@ static void oscar__calib_carve(oscar__carver *c, const oscar_calib_desc *desc, o
     calib->sine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
 }
 
+/* Hashes of numbers do not depend on the machine's byte order. */
+static uint64_t oscar__hash_integer(uint64_t hash, int64_t value)
+{
+    unsigned char bytes[8];
+    oscar__put64(bytes, (uint64_t)value);
+    return oscar__fnv(hash, bytes, sizeof bytes);
+}
+
+static uint64_t oscar__hash_real(uint64_t hash, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, 8);
+    return oscar__hash_integer(hash, (int64_t)bits);
+}
+
 static uint64_t oscar__calib_fingerprint(const oscar_calib *c)
 {
     uint64_t hash = OSCAR__FNV_START;
-    int i;
-    int whole[4];
-    whole[0] = (int)c->sums;
-    whole[1] = (int)c->weights;
-    whole[2] = c->weights == OSCAR_WEIGHTS_ATTENTION ? c->sink : 0;
-    whole[3] = c->weights == OSCAR_WEIGHTS_ATTENTION ? c->recent : 0;
-    hash = oscar__fnv(hash, whole, sizeof whole);
-    hash = oscar__fnv(hash, c->shifts, (size_t)c->shift_count * sizeof(double));
+    int i, j, attention = c->weights == OSCAR_WEIGHTS_ATTENTION;
+    hash = oscar__hash_integer(hash, (int64_t)c->sums);
+    hash = oscar__hash_integer(hash, (int64_t)c->weights);
+    hash = oscar__hash_integer(hash, attention ? c->sink : 0);
+    hash = oscar__hash_integer(hash, attention ? c->recent : 0);
+    for (i = 0; i < c->shift_count; i++) hash = oscar__hash_real(hash, c->shifts[i]);
     for (i = 0; i < c->layer_count; i++) {
         const oscar__calib_layer *l = &c->layers[i];
-        int shape[7];
-        float numbers[2];
-        shape[0] = l->layer.q_heads;
-        shape[1] = l->layer.kv_heads;
-        shape[2] = l->layer.k_dim;
-        shape[3] = l->layer.v_dim;
-        shape[4] = l->layer.window;
-        shape[5] = l->turns;
-        shape[6] = l->halves;
-        numbers[0] = l->layer.scale;
-        numbers[1] = l->layer.softcap;
-        hash = oscar__fnv(oscar__fnv(hash, shape, sizeof shape), numbers, sizeof numbers);
-        hash = oscar__fnv(hash, l->frequency, (size_t)l->turns * sizeof(double));
+        hash = oscar__hash_integer(hash, l->layer.q_heads);
+        hash = oscar__hash_integer(hash, l->layer.kv_heads);
+        hash = oscar__hash_integer(hash, l->layer.k_dim);
+        hash = oscar__hash_integer(hash, l->layer.v_dim);
+        hash = oscar__hash_integer(hash, l->layer.window);
+        hash = oscar__hash_real(hash, (double)l->layer.scale);
+        hash = oscar__hash_real(hash, (double)l->layer.softcap);
+        hash = oscar__hash_integer(hash, l->halves);
+        hash = oscar__hash_integer(hash, l->turns);
+        for (j = 0; j < l->turns; j++) hash = oscar__hash_real(hash, l->frequency[j]);
     }
     return hash;
 }
@@ -2923,6 +2941,144 @@ OSCAR_API oscar_result oscar_calib_merge(oscar_calib *calib, const oscar_calib *
         if (calib->frozen) l->s_tokens += other->layers[i].s_tokens;
         else l->tokens += other->layers[i].tokens;
     }
+    return OSCAR_OK;
+}
+
+/* -- save, restore -- */
+
+/* A blob:  [magic 8][version 4][frozen 4][fingerprint 8][payload bytes 8][FNV-1a of the rest 8] payload
+   payload, all doubles: for each layer tokens of both passes, and for each head the five weights, whether the shift is
+   set, shift, first moment of k, and the matrices that were asked for. */
+enum { OSCAR__SUMS_VERSION = 1, OSCAR__SUMS_HEADER = 40 };
+static const char oscar__sums_magic[8] = { 'O', 'S', 'C', 'A', 'R', 'S', 'U', 'M' };
+
+/* One walk over all numbers serves four ends. */
+typedef enum oscar__walk_end { OSCAR__COUNT, OSCAR__SAVE, OSCAR__CHECK, OSCAR__RESTORE } oscar__walk_end;
+typedef struct oscar__walk {
+    oscar__walk_end end;
+    unsigned char *at;   /* the payload */
+    size_t count;        /* numbers so far */
+    int valid;           /* CHECK: all are finite, and not negative where they must not be */
+} oscar__walk;
+
+static void oscar__walk_number(oscar__walk *w, int signed_number, double *x)
+{
+    unsigned char *p = w->at + (w->end == OSCAR__COUNT ? 0 : 8 * w->count);
+    uint64_t bits = 0;
+    double value;
+    w->count++;
+    if (w->end == OSCAR__COUNT) return;
+    if (w->end == OSCAR__SAVE) {
+        memcpy(&bits, x, 8);
+        oscar__put64(p, bits);
+        return;
+    }
+    bits = oscar__get64(p);
+    memcpy(&value, &bits, 8);
+    if (!(value <= DBL_MAX && value >= (signed_number ? -DBL_MAX : 0))) w->valid = 0;
+    if (w->end == OSCAR__RESTORE) *x = value;
+}
+
+static void oscar__walk_array(oscar__walk *w, double *x, size_t count)
+{
+    size_t i;
+    double ignored = 0;
+    for (i = 0; i < count; i++) oscar__walk_number(w, 1, w->end == OSCAR__COUNT ? &ignored : x + i);
+}
+
+static void oscar__walk_head(oscar__walk *w, const oscar_layer *l, oscar__sums *s)
+{
+    size_t k_dim = (size_t)l->k_dim, v_dim = (size_t)l->v_dim;
+    double shifted = s->shifted;
+    oscar__walk_number(w, 0, &s->q_weight);
+    oscar__walk_number(w, 0, &s->k_weight);
+    oscar__walk_number(w, 0, &s->v_weight);
+    oscar__walk_number(w, 0, &s->s_weight);
+    oscar__walk_number(w, 0, &s->o_weight);
+    oscar__walk_number(w, 0, &shifted);
+    if (w->end == OSCAR__RESTORE) s->shifted = shifted > 0;
+    if (s->k) {
+        oscar__walk_array(w, s->k_shift, k_dim);
+        oscar__walk_array(w, s->k_first, k_dim);
+        oscar__walk_array(w, s->k, k_dim * k_dim);
+    }
+    if (s->q) oscar__walk_array(w, s->q, k_dim * k_dim);
+    if (s->v) oscar__walk_array(w, s->v, v_dim * v_dim);
+    if (s->s) oscar__walk_array(w, s->s, v_dim * v_dim);
+    if (s->o) oscar__walk_array(w, s->o, v_dim * v_dim);
+}
+
+/* Runs over all sums; returns what CHECK found. The calibration changes with RESTORE only. */
+static int oscar__walk_sums(const oscar_calib *calib, oscar__walk_end end, unsigned char *payload, size_t *bytes)
+{
+    oscar__walk w;
+    int i, h;
+    w.end = end;
+    w.at = payload;
+    w.count = 0;
+    w.valid = 1;
+    for (i = 0; i < calib->layer_count; i++) {
+        oscar__calib_layer *l = &calib->layers[i];
+        double tokens = (double)l->tokens, s_tokens = (double)l->s_tokens;   /* exact up to 2^53 */
+        oscar__walk_number(&w, 0, &tokens);
+        oscar__walk_number(&w, 0, &s_tokens);
+        if (!(tokens < 9e15 && s_tokens < 9e15)) w.valid = 0;
+        if (end == OSCAR__RESTORE) { l->tokens = (int64_t)tokens; l->s_tokens = (int64_t)s_tokens; }
+        for (h = 0; h < l->layer.kv_heads; h++) oscar__walk_head(&w, &l->layer, &l->heads[h]);
+    }
+    *bytes = 8 * w.count;
+    return w.valid;
+}
+
+static uint64_t oscar__sums_checksum(const unsigned char *blob, size_t size)
+{
+    uint64_t hash = oscar__fnv(OSCAR__FNV_START, blob, 32);
+    return oscar__fnv(hash, blob + OSCAR__SUMS_HEADER, size - OSCAR__SUMS_HEADER);
+}
+
+OSCAR_API oscar_result oscar_calib_save(const oscar_calib *calib, void *out, size_t capacity, size_t *size)
+{
+    unsigned char *blob = (unsigned char *)out;
+    size_t payload, total;
+    if (!calib || !size)
+        return OSCAR__FAIL(calib ? &calib->hooks : NULL, OSCAR_ERR_ARGUMENT, "there is no place for the size");
+    (void)oscar__walk_sums(calib, OSCAR__COUNT, NULL, &payload);
+    total = payload + OSCAR__SUMS_HEADER;
+    *size = total;
+    if (!out) return OSCAR_OK;
+    if (capacity < total)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_MEMORY, "the sums take %z bytes, the buffer has %z", total,
+                           capacity);
+    memcpy(blob, oscar__sums_magic, 8);
+    oscar__put32(blob + 8, OSCAR__SUMS_VERSION);
+    oscar__put32(blob + 12, (uint32_t)calib->frozen);
+    oscar__put64(blob + 16, calib->fingerprint);
+    oscar__put64(blob + 24, payload);
+    (void)oscar__walk_sums(calib, OSCAR__SAVE, blob + OSCAR__SUMS_HEADER, &payload);
+    oscar__put64(blob + 32, oscar__sums_checksum(blob, total));
+    return OSCAR_OK;
+}
+
+OSCAR_API oscar_result oscar_calib_restore(oscar_calib *calib, const void *data, size_t size)
+{
+    unsigned char *blob = (unsigned char *)(uintptr_t)data;   /* only read: CHECK and RESTORE do not write to it */
+    size_t payload;
+    if (!calib || !data) return OSCAR__FAIL(calib ? &calib->hooks : NULL, OSCAR_ERR_ARGUMENT, "there is no blob");
+    if (size < OSCAR__SUMS_HEADER || memcmp(blob, oscar__sums_magic, 8) != 0)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_FORMAT, "these %z bytes are no saved calibration sums", size);
+    if (oscar__get32(blob + 8) != OSCAR__SUMS_VERSION)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_VERSION, "the blob has version %I, this library reads %i",
+                           (int64_t)oscar__get32(blob + 8), OSCAR__SUMS_VERSION);
+    if (oscar__get64(blob + 16) != calib->fingerprint)
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_VERSION,
+                           "the sums were made from another desc: layers, sums, weights, windows, shifts must agree");
+    (void)oscar__walk_sums(calib, OSCAR__COUNT, NULL, &payload);
+    if (size - OSCAR__SUMS_HEADER != payload || oscar__get64(blob + 24) != payload || oscar__get32(blob + 12) > 1
+        || oscar__sums_checksum(blob, size) != oscar__get64(blob + 32)
+        || !oscar__walk_sums(calib, OSCAR__CHECK, blob + OSCAR__SUMS_HEADER, &payload))
+        return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_FORMAT, "the saved sums are cut off or damaged");
+    (void)oscar__walk_sums(calib, OSCAR__RESTORE, blob + OSCAR__SUMS_HEADER, &payload);
+    calib->frozen = (int)oscar__get32(blob + 12);
     return OSCAR_OK;
 }
 
@@ -6965,21 +7121,10 @@ static oscar_result oscar__cache_carve(oscar__carver *carver, const oscar_cache_
     return OSCAR_OK;
 }
 
-static uint64_t oscar__hash_integer(uint64_t hash, int64_t value)
-{
-    unsigned char bytes[8];
-    oscar__put64(bytes, (uint64_t)value);
-    return oscar__fnv(hash, bytes, sizeof bytes);
-}
-
 static uint64_t oscar__hash_floats(uint64_t hash, const float *x, size_t count)
 {
-    unsigned char bytes[4];
     size_t i;
-    for (i = 0; x && i < count; i++) {
-        oscar__put32(bytes, oscar__bits_of_float(x[i]));
-        hash = oscar__fnv(hash, bytes, sizeof bytes);
-    }
+    for (i = 0; x && i < count; i++) hash = oscar__hash_real(hash, (double)x[i]);
     return hash;
 }
 
@@ -7009,14 +7154,16 @@ static uint64_t oscar__cache_hash(const oscar_cache *cache)
     hash = oscar__hash_integer(hash, cache->layer_count);
     for (i = 0; i < cache->layer_count; i++) {
         const oscar_layer *l = &cache->layers[i].layout.layer;
-        int64_t fields[16];
+        int fields[13];
         fields[0] = l->q_heads; fields[1] = l->kv_heads; fields[2] = l->k_dim; fields[3] = l->v_dim;
-        fields[4] = l->window; fields[5] = l->k_bits; fields[6] = l->v_bits;
-        fields[7] = (int64_t)l->k_fit; fields[8] = (int64_t)l->v_fit;
-        fields[9] = (int64_t)floor(l->k_clip * 1e9 + 0.5); fields[10] = (int64_t)floor(l->v_clip * 1e9 + 0.5);
-        fields[11] = l->k_group; fields[12] = l->v_group; fields[13] = l->k_page_mean; fields[14] = l->v_folded;
-        fields[15] = (int64_t)oscar__bits_of_float(l->scale) << 32 | oscar__bits_of_float(l->softcap);
-        for (j = 0; j < 16; j++) hash = oscar__hash_integer(hash, fields[j]);
+        fields[4] = l->window; fields[5] = l->k_bits; fields[6] = l->v_bits; fields[7] = (int)l->k_fit;
+        fields[8] = (int)l->v_fit; fields[9] = l->k_group; fields[10] = l->v_group; fields[11] = l->k_page_mean;
+        fields[12] = l->v_folded;
+        for (j = 0; j < 13; j++) hash = oscar__hash_integer(hash, fields[j]);
+        hash = oscar__hash_real(hash, l->k_clip);
+        hash = oscar__hash_real(hash, l->v_clip);
+        hash = oscar__hash_real(hash, (double)l->scale);
+        hash = oscar__hash_real(hash, (double)l->softcap);
         hash = oscar__hash_pairs(hash, l->k, l->kv_heads, l->k_dim);
         hash = oscar__hash_pairs(hash, l->v, l->kv_heads, l->v_dim);
     }

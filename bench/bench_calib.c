@@ -274,7 +274,7 @@ static void figures(const bench_table *adds, const bench_table *solves)
             if (dims[d] == 128) bench_figure(isa, KV_HEADS * TOKENS / attention, "rows/s", "calib.rows_per_s");
             bench_figure(isa, KV_HEADS * TOKENS / attention, "rows/s", "calib.rows_per_s.attention.D%d", dims[d]);
             bench_figure(isa, KV_HEADS * TOKENS / plain, "rows/s", "calib.rows_per_s.plain.D%d", dims[d]);
-            bench_figure(isa, textbook / plain, "times", "calib.plain.over_textbook.D%d", dims[d]);
+            bench_figure(isa, textbook / plain, "1", "calib.plain.over_textbook.D%d", dims[d]);
             bench_figure(isa, bench_find(solves, isa, "solve BALANCED, D = %d", dims[d])->median * 1e3 / KV_HEADS, "ms",
                          "calib.solve_balanced.D%d.ms_per_head", dims[d]);
             bench_figure(isa, bench_find(solves, isa, "solve OSCAR K and V, D = %d", dims[d])->median * 1e3 / KV_HEADS,

@@ -776,6 +776,82 @@ static void test_precision(void)
 
 /* ---- merge ---- */
 
+/* The sums of two machines: saved, restored into fresh objects and merged, they equal the sums of one. */
+static void test_save(void)
+{
+    enum { TOKENS = 200, HQ = 4, HKV = 2, DIM = 32, CUT = 90 };
+    unsigned sums = OSCAR_SUM_Q | OSCAR_SUM_K | OSCAR_SUM_V | OSCAR_SUM_S | OSCAR_SUM_O;
+    oscar_layer layer = make_layer(HQ, HKV, DIM);
+    oscar_calib_desc desc = make_desc(&layer, 1, sums, OSCAR_WEIGHTS_PLAIN);
+    oscar_calib *a = create(&desc), *b = create(&desc), *here = create(&desc), *there = create(&desc);
+    oscar_chunk one, two;
+    test_random r = { 32 };
+    float *q = random_rows(&r, TOKENS * HQ, DIM, 0.3, 0.3), *k = random_rows(&r, TOKENS * HKV, DIM, 0.3, 2);
+    float *v = random_rows(&r, TOKENS * HKV, DIM, 0.3, 0.3);
+    unsigned char *blob;
+    size_t size = 0, got = 0;
+    TEST("saved sums: restored and merged they equal the originals, bit for bit, in both passes");
+    one = make_chunk(CUT, q, k, v, q);
+    two = make_chunk(TOKENS - CUT, q + CUT * HQ * DIM, k + CUT * HKV * DIM, v + CUT * HKV * DIM, q + CUT * HQ * DIM);
+    CHECK(oscar_calib_add(a, 0, &one) == OSCAR_OK && oscar_calib_add(b, 0, &two) == OSCAR_OK);
+    CHECK(oscar_calib_save(b, NULL, 0, &size) == OSCAR_OK && size > 8u * HKV * DIM * DIM * 5);
+    blob = (unsigned char *)malloc(size + 1);
+    blob[size - 1] = 0x5a;
+    CHECK(oscar_calib_save(b, blob, size - 1, &got) == OSCAR_ERR_MEMORY && got == size && blob[size - 1] == 0x5a);
+    CHECK(oscar_calib_save(b, blob, size, &got) == OSCAR_OK && got == size);
+    CHECK(oscar_calib_restore(there, blob, size) == OSCAR_OK && equal_sums(there, b));
+    CHECK(oscar_calib_merge(here, a) == OSCAR_OK && oscar_calib_merge(here, there) == OSCAR_OK);
+    CHECK(oscar_calib_merge(a, b) == OSCAR_OK && equal_sums(here, a));
+    CHECK(oscar_calib_freeze_q(a) == OSCAR_OK && oscar_calib_add(a, 0, &one) == OSCAR_OK);
+    CHECK(oscar_calib_save(a, blob, size, &got) == OSCAR_OK && oscar_calib_restore(there, blob, size) == OSCAR_OK);
+    CHECK(equal_sums(there, a) && oscar_calib_freeze_q(there) == OSCAR_ERR_STATE);   /* it is frozen, too */
+    CHECK(oscar_calib_add(a, 0, &two) == OSCAR_OK && oscar_calib_add(there, 0, &two) == OSCAR_OK);
+    CHECK(equal_sums(there, a));
+    oscar_calib_destroy(a);
+    oscar_calib_destroy(b);
+    oscar_calib_destroy(here);
+    oscar_calib_destroy(there);
+    free(blob); free(q); free(k); free(v);
+}
+
+/* A damaged blob, or one of another desc, changes nothing. */
+static void test_restore_refuses(void)
+{
+    oscar_layer layer = make_layer(2, 1, 16);
+    oscar_calib_desc desc = make_desc(&layer, 1, 0, OSCAR_WEIGHTS_PLAIN);
+    oscar_calib *from = create(&desc), *to = create(&desc), *untouched = create(&desc), *other;
+    test_random r = { 33 };
+    float *rows = random_rows(&r, 20 * 2, 16, 0.3, 0.3);
+    oscar_chunk chunk = make_chunk(20, rows, rows, rows, NULL);
+    unsigned char *blob, *odd;
+    size_t size = 0, i;
+    TEST("saved sums: every truncation and every flipped byte is refused, also at an odd address; another desc too");
+    CHECK(oscar_calib_add(from, 0, &chunk) == OSCAR_OK && oscar_calib_save(from, NULL, 0, &size) == OSCAR_OK);
+    odd = (unsigned char *)malloc(size + 1);
+    blob = odd + 1;
+    CHECK(oscar_calib_save(from, blob, size, &size) == OSCAR_OK);
+    for (i = 0; i < size; i++) {
+        oscar_result result;
+        CHECK(oscar_calib_restore(to, blob, i) == OSCAR_ERR_FORMAT);
+        blob[i] ^= 0x10;
+        result = oscar_calib_restore(to, blob, size);
+        CHECK(result == OSCAR_ERR_FORMAT || result == OSCAR_ERR_VERSION);
+        blob[i] ^= 0x10;
+    }
+    CHECK(equal_sums(to, untouched));
+    CHECK(oscar_calib_restore(to, blob, size) == OSCAR_OK && equal_sums(to, from));
+    desc.sums = OSCAR_SUM_Q;
+    other = create(&desc);
+    CHECK(oscar_calib_restore(other, blob, size) == OSCAR_ERR_VERSION);
+    CHECK(oscar_calib_restore(to, NULL, 0) == OSCAR_ERR_ARGUMENT && oscar_calib_restore(NULL, blob, size));
+    CHECK(oscar_calib_save(to, blob, size, NULL) == OSCAR_ERR_ARGUMENT);
+    oscar_calib_destroy(from);
+    oscar_calib_destroy(to);
+    oscar_calib_destroy(untouched);
+    oscar_calib_destroy(other);
+    free(odd); free(rows);
+}
+
 static void test_merge(void)
 {
     enum { TOKENS = 300, HQ = 4, HKV = 2, DIM = 32, CUT = 130 };
@@ -1920,6 +1996,8 @@ int main(void)
     test_mask();
     test_precision();
     test_merge();
+    test_save();
+    test_restore_refuses();
     test_views();
     test_attention();
     test_attention_limits();
