@@ -70,10 +70,15 @@
 
        // each token:
        oscar_cache_reserve(cache, seq, 1, 0);
-       // each layer, q, k (after RoPE) and v being float [heads][dim] of this token:
+       // each layer, q and k (both after RoPE), v and o being float [heads][dim] of this token:
+       oscar_view q_view = { 0 }, k_view = { 0 }, v_view = { 0 };
+       oscar_out o_out = { 0 };
        oscar_batch batch = { seq, 0, 1 };
+       q_view.data = q; k_view.data = k; v_view.data = v; o_out.data = o;
        oscar_append(cache, 0, &batch, 1, &k_view, &v_view);
        oscar_attend(cache, 0, &batch, 1, &q_view, NULL, &o_out, NULL);
+
+   Every call returns 0 (OSCAR_OK) or says in the log (desc.hooks.log) what to change; check it.
 
    With calibration (in the demo 0.35 to 0.7 times the error of the Hadamard transform): oscar_calib_create,
    oscar_calib_add for each layer and chunk, oscar_calib_solve, oscar_rotations_save; in the engine oscar_rotations_load
@@ -85,6 +90,8 @@
    - It does not move the positions of stored keys (context shift): they are stored after RoPE. ERR_UNSUPPORTED.
    - It does not quantise the first 64 and the last 256 tokens (defaults): these windows stay exact. Models lean on
      them; without the first ones every method here fails.
+   - It does not bring back what was quantised: after a cut, a fork at an earlier point, or an aborted long chunk,
+     tokens that were in pages keep the precision of their codes, also where they are among the last 256 again.
    - It does not fall back: what cannot be done as asked is an error with a sentence in the log.
 
    == 1.3 THE PIPELINE
@@ -119,14 +126,16 @@
        then, with a K page mean  [Dk bytes a head][one fp16 scale a head][zeros to a multiple of 128]
 
    Scales and minima are fp16 [group][token]; minima only with CLIP. A 16-bit side has its rows [token][D] in the window
-   type in place of codes, and no metadata. With a page mean the sign bit of a K row's scales is set where the row does
-   NOT use it. oscar_page_layout gives every offset.
+   type in place of codes, and no metadata. A code c is read as (c - 1.5) s, with 4 bits (c - 7.5) s, and with CLIP as
+   minimum + c s. With a page mean, (byte - 127.5) times the head's page mean scale is added to channel values of K, but
+   not in rows whose scales have the sign bit set; elsewhere s is the absolute value. Then x = x' B^T + m.
+   oscar_page_layout gives every offset.
 
    == 1.5 NUMERICS, FILES, BLOBS
 
-   Bytes (codes, scales, minima, page means) are equal on every compiler, flag, instruction set and GPU: float with fmaf
-   in a prescribed order. Attention is close: |o - ref| / |ref| against double arithmetic over the same bytes is at most
-   1e-5 in the scalar code (1e-3 in others, usually 1e-4).
+   Bytes (codes, scales, minima, page means) are equal on every compiler, flag and instruction set (this version has the
+   scalar code only): float with fmaf in a prescribed order. Attention is close: |o - ref| / |ref| against double
+   arithmetic over the same bytes is at most 1e-5.
    The rotations file is safetensors, readable by Python's library: layers.i.k.to [Hkv or 1][D][D] (F), .dual (B),
    .mean [Hkv][D], layers.i.v.to, .dual, and metadata oscar.*.
    A saved sequence: 8 bytes "OSCARSEQ", u32 version (1), u32 layers, u64 hash of the configuration, i64 tokens, i64
@@ -137,24 +146,26 @@
 
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
-   sink + recent + page_tokens - 1 + max_draft rows a layer.
+   sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
    Stack: up to 64 KB in attention (working rows of 1024 channels).
 
    == 1.7 THREADS
 
-   No globals but the choice of instruction set, which is published atomically. Distinct objects are independent. One
-   cache, pager or calibration has one writer at a time; between writes any number of threads may attend and fetch. The
-   library starts no threads: oscar_attend_part splits an attention into shares for yours, oscar_attend_join joins them.
+   No globals. Distinct objects are independent. One cache, pager or calibration has one writer at a time; between
+   writes any number of threads may read: functions that take a const object are reads, all others, the checks
+   included, are writes. Calibrate in parallel with one object a thread, and merge. The library starts no threads:
+   oscar_attend_part splits an attention into shares for yours, oscar_attend_join joins them. hooks are called on the
+   thread of the call.
 
    == 1.8 ERRORS AND LOG
 
-   Functions that can fail return oscar_result and write outputs only on OSCAR_OK. hooks.log gets a sentence that says
-   what to change. An append is all or nothing over its whole batch.
+   Functions that can fail return oscar_result and write outputs only on OSCAR_OK, unless they say otherwise. hooks.log
+   gets a sentence that says what to change. An append is all or nothing over its whole batch.
 
    == 1.9 BUILD OPTIONS
 
        OSCAR_IMPLEMENTATION   in one file, before the include: the code, too
-       OSCAR_STATIC           everything static: private copies in several files
+       OSCAR_STATIC           everything static: a private copy in each file that also defines OSCAR_IMPLEMENTATION
        OSCAR_API              how public functions are declared (dllexport, ...), instead of extern
        OSCAR_NAMESPACE        a prefix for every public symbol, for several versions in one program
        OSCAR_MALLOC(size), OSCAR_FREE(pointer)   both or none; default malloc and free
@@ -162,7 +173,8 @@
        OSCAR_NO_STDIO         no oscar_rotations_save and _load; neither stdio nor assert
        NDEBUG                 no asserts
 
-   Needs IEEE arithmetic: -ffast-math is refused; -ffp-contract and -march=native change no byte. */
+   Needs IEEE arithmetic and an fmaf that rounds once: -ffast-math and its parts are refused; -ffp-contract and
+   -march=native change no byte. */
 /* Several copies of oscar.h in one program, say of different versions: define OSCAR_NAMESPACE as a prefix before every
    include of a copy, and each of its public functions gets that prefix in the object file, while your source keeps the
    plain name. With `#define OSCAR_NAMESPACE mine_` a call of oscar_eigh links to mine_oscar_eigh. */
@@ -196,6 +208,7 @@
 #define oscar_rotations_destroy OSCAR__NAME(oscar_rotations_destroy)
 #define oscar_rotations_count OSCAR__NAME(oscar_rotations_count)
 #define oscar_rotations_layer OSCAR__NAME(oscar_rotations_layer)
+#define oscar_rotations_apply OSCAR__NAME(oscar_rotations_apply)
 #define oscar_rotations_meta OSCAR__NAME(oscar_rotations_meta)
 #define oscar_rotations_similarity OSCAR__NAME(oscar_rotations_similarity)
 #define oscar_rotations_write OSCAR__NAME(oscar_rotations_write)
@@ -300,6 +313,7 @@ OSCAR_API int oscar_version(void);
     X(OSCAR_ERR_FULL,        "out of pages or sequences") \
     X(OSCAR_ERR_NUMERIC,     "a number is NaN, infinite or too large") \
     X(OSCAR_ERR_CONVERGE,    "the eigensolver did not converge") \
+    X(OSCAR_ERR_FILE,        "a file cannot be opened, read or written") \
     X(OSCAR_ERR_FORMAT,      "a file or blob is damaged or not of this format") \
     X(OSCAR_ERR_VERSION,     "a file or blob is of another version or configuration") \
     X(OSCAR_ERR_ISA,         "this instruction set is not in this build or not on this machine") \
@@ -443,7 +457,8 @@ typedef enum oscar_fit { OSCAR_UNBIASED, OSCAR_CLIP } oscar_fit;
      q_heads              -              a multiple of kv_heads; query head x reads KV head x * kv_heads / q_heads
      kv_heads             -              1..65536
      k_dim, v_dim         -, k_dim       multiples of 16 from 16 to 1024
-     window               none           sliding window w: query i sees keys j with i - w < j <= i; -1 none
+     window               none           sliding window w: query i sees keys j with i - w < j <= i; -1 none. It masks;
+                                         pages behind it are kept
      k_bits, v_bits       2              2, 4, or 16 (rows stored as given, in the window type)
      k_fit, v_fit         UNBIASED
      k_clip, v_clip       0.96, 0.92     quantile of |x|, CLIP only; -1 or >= 1 off
@@ -485,7 +500,7 @@ typedef enum oscar_weights { OSCAR_WEIGHTS_ATTENTION, OSCAR_WEIGHTS_PLAIN } osca
 /* The model's rotary embedding, for joint shifts of q and k.
      dims         rotated channels, even, from channel 0; 0 = k_dim
      base         frequencies are base^(-2i/dims), i < dims/2; 0 = 10000
-     frequencies  [dims/2] radians a token, instead of base
+     frequencies  [dims/2] radians a token, instead of base; copied
      halves       0: channels 2i, 2i+1 form a pair (llama.cpp NORM); 1: channels i, i + dims/2 (NEOX, Hugging Face) */
 typedef struct oscar_rope {
     int dims;
@@ -498,8 +513,8 @@ typedef struct oscar_rope {
      layers, layer_count  copied; heads, dimensions, scale, softcap, window are used, the rest goes into the result
      sums                 OSCAR_SUM_* flags; 0 = Q and K
      sink, recent         the cache's windows, for ATTENTION; 0 = 64 and 256, -1 = none
-     ropes, shifts        ropes: one a layer (or NULL); each chunk is counted once as given and once for each of the
-                          shift_count (up to 64) offsets in positions, q and k turned alike, which leaves logits
+     ropes, shifts        copied; ropes: one a layer (or NULL); each chunk is counted once as given and once for each of
+                          the shift_count (up to 64) offsets in positions, q and k turned alike, which leaves logits
                           unchanged and covers positions that short chunks do not reach */
 typedef struct oscar_calib_desc {
     const oscar_layer *layers;
@@ -513,7 +528,7 @@ typedef struct oscar_calib_desc {
     oscar_hooks hooks;
 } oscar_calib_desc;
 
-/* A chunk of activations of one layer: plain q, k after RoPE, v, and attention outputs o before W_O.
+/* A chunk of activations of one layer: q and k after RoPE, v, and attention outputs o before W_O.
      tokens   rows in each view
      q, o     [tokens][q_heads][k_dim], [tokens][q_heads][v_dim]
      k, v     [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]
@@ -568,7 +583,7 @@ typedef enum oscar_target { OSCAR_TARGET_DEFAULT, OSCAR_TARGET_SELF, OSCAR_TARGE
      k_mean      0: on for BALANCED, off for others; 1 on; -1 off
      v_balanced  1: V by BALANCED too, with Cx = C_V, Cw = I (needs OSCAR_SUM_V)
      eps         regularisation of BALANCED, 0 = 1e-4
-     model       a name for the file, or NULL */
+     model       a name for the file (copied), or NULL */
 typedef struct oscar_compose {
     oscar_method method;
     int shared;
@@ -589,9 +604,10 @@ OSCAR_API oscar_result oscar_calib_solve(const oscar_calib *calib, const oscar_c
 
 /* What calibration bought, for one KV head. logit_error is the predicted |QK^ - QK|_F / |QK|_F with one scale a row,
    unbiased fit: quantisation noise of Gaussian channels with the transformed means and variances, errors of channels
-   uncorrelated. [method][0] 2 bits, [1] 4 bits; methods NONE, HADAMARD, OSCAR (no mean), BALANCED (with mean). */
+   uncorrelated; over the tokens as this calibration weighs them. [method][0] 2 bits, [1] 4 bits; methods NONE,
+   HADAMARD, OSCAR (no mean), BALANCED (with mean). */
 typedef struct oscar_report {
-    int64_t tokens;        /* valid tokens added */
+    int64_t tokens;        /* valid tokens added; shifts do not count */
     int rank;              /* numerical rank of C_Q or C_K, the smaller; below dim: too few tokens */
     double condition;      /* largest over smallest eigenvalue of C_K - m^T m; HUGE_VAL where singular */
     double logit_error[4][2];
@@ -615,6 +631,12 @@ OSCAR_API void oscar_rotations_destroy(oscar_rotations *rotations);   /* NULL do
 OSCAR_API int oscar_rotations_count(const oscar_rotations *rotations);
 OSCAR_API oscar_result oscar_rotations_layer(const oscar_rotations *rotations, int layer, oscar_layer *out);
 
+/* Fills what a layer leaves open (0) from layer `layer` of the rotations: bits, fits, clips, groups, page mean, fold,
+   pairs. What it sets itself stays, so a file's CLIP or fold cannot be taken back to 0 this way: start from
+   oscar_rotations_layer for that. ERR_SHAPE if heads or dimensions differ. A cache does this with desc.rotations. */
+OSCAR_API oscar_result oscar_rotations_apply(const oscar_rotations *rotations, int layer, const oscar_hooks *hooks,
+                                             oscar_layer *in_out);
+
 /* A metadata value ("oscar.model", ...), or NULL. Lives as long as the object. */
 OSCAR_API const char *oscar_rotations_meta(const oscar_rotations *rotations, const char *key);
 
@@ -629,7 +651,8 @@ OSCAR_API oscar_result oscar_rotations_write(const oscar_rotations *rotations, v
 OSCAR_API oscar_result oscar_rotations_read(const void *data, size_t size, const oscar_hooks *hooks,
                                             oscar_rotations **out);
 #ifndef OSCAR_NO_STDIO
-/* The same with a path. save writes path.tmp first and renames it. ERR_FORMAT if the file cannot be opened or read. */
+/* The same with a path. save writes path.tmp first and renames it. ERR_FILE if the file cannot be opened, read or
+   written. */
 OSCAR_API oscar_result oscar_rotations_save(const oscar_rotations *rotations, const char *path);
 OSCAR_API oscar_result oscar_rotations_load(const char *path, const oscar_hooks *hooks, oscar_rotations **out);
 #endif
@@ -681,13 +704,14 @@ typedef struct oscar_layout {
     size_t scratch;
 } oscar_layout;
 
-/* page_tokens: a positive multiple of 64, 0 = 64. window_type: DEFAULT = BF16. Errors: ARGUMENT, SHAPE. */
+/* page_tokens: a positive multiple of 64 up to 2^20, 0 = 64. window_type: DEFAULT = BF16. Errors: ARGUMENT, SHAPE. */
 OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_tokens, oscar_type window_type,
                                          const oscar_hooks *hooks, oscar_layout *out);
 
 /* Rounds page_tokens rows of all KV heads to the window type, transforms, quantises and writes a whole page.
      k, v     [page_tokens][kv_heads][dim]
-     page     layout.bytes; 64-byte alignment is recommended       scratch  layout.scratch bytes, aligned to 64
+     page     layout.bytes; 64-byte alignment is recommended
+     scratch  layout.scratch bytes, aligned to 64 (else ERR_ARGUMENT)
    ERR_NUMERIC (a row, sum, scale, minimum or page mean is not finite or overflows fp16): no byte of the page is
    written. */
 OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_view *k, const oscar_view *v,
@@ -700,8 +724,8 @@ OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *p
 
 /* What attends. Query i of q is at position position + i in the sequence.
      q           [queries][q_heads][k_dim], plain
-     head_first  KV heads head_first .. head_first + head_count - 1 are computed, head_count 0 = all; the other heads'
-                 outputs are not touched */
+     head_first  KV heads head_first .. head_first + head_count - 1 are computed, head_count 0 = all from head_first on;
+                 the other heads' outputs are not touched */
 typedef struct oscar_attend_desc {
     const oscar_layout *layout;
     oscar_view q;
@@ -728,7 +752,7 @@ typedef struct oscar_row_span {
 } oscar_row_span;
 
 /* Attention over pages, or over rows (any number of spans: a ring needs two). Every query sees the pages whole but for
-   the sliding window; rows are masked causally, too.
+   the sliding window, so give only pages that end before the first query; rows are masked causally, too.
      o    float [queries][q_heads][v_dim], normalised, in the space of the windows
      lse  float [queries][q_heads], natural log-sum-exp of the final logits; without a visible key lse = -inf, o = 0
    No allocation; reads only. Errors: ARGUMENT, SHAPE. */
@@ -752,11 +776,12 @@ typedef uint64_t oscar_seq;
 
 /*   field          default (0)   range
      max_sequences  -             1..2^31-1, open at once
-     max_pages      -             0..2^32-2, of all sequences together
+     max_pages      -             0..2^32-2, of all sequences together; a page holds page_tokens tokens of one sequence
+                                  in every layer, and n tokens take floor((n - sink - recent) / page_tokens)
      max_tokens     all pages     of one sequence: sizes its page table
      sink           64            S0, first tokens that stay exact; -1 none
      recent         256           W, last tokens that stay exact; -1 none
-     page_tokens    64            P, a positive multiple of 64
+     page_tokens    64            P, a positive multiple of 64 (a cache takes up to 2^20)
      max_draft      16            speculative tokens in flight; -1 none */
 typedef struct oscar_pager_desc {
     int max_sequences;
@@ -809,11 +834,14 @@ OSCAR_API oscar_result oscar_seq_open(oscar_pager *pager, oscar_seq *out);
 OSCAR_API oscar_result oscar_seq_close(oscar_pager *pager, oscar_seq seq);
 OSCAR_API oscar_result oscar_seq_get(const oscar_pager *pager, oscar_seq seq, oscar_seq_state *out);
 
-/* A new sequence that shares the pages of seq up to length (0..n); then as a cut. ERR_STATE while a step is open. */
+/* A new sequence that shares the pages of seq up to length (0..n); then as a cut: what was quantised stays so.
+   ERR_STATE while a step is open. */
 OSCAR_API oscar_result oscar_seq_fork(oscar_pager *pager, oscar_seq seq, int64_t length, oscar_seq *out,
                                       oscar_moves *moves);
 
-/* Shortens seq to length (0..n). ERR_STATE while a step is open, ERR_ARGUMENT if longer. */
+/* Shortens seq to length (0..n). Tokens of a page that is cut into go back to recent at the precision of their codes;
+   nothing else changes, so the last tokens are exact again only once recent has refilled. ERR_STATE while a step is
+   open, ERR_ARGUMENT if longer. */
 OSCAR_API oscar_result oscar_seq_cut(oscar_pager *pager, oscar_seq seq, int64_t length, oscar_moves *moves);
 
 /* Opens a step of `rows` (at least 1) tokens, all or nothing: ERR_FULL leaves no trace. draft: the tokens are
@@ -827,8 +855,10 @@ OSCAR_API oscar_result oscar_seq_commit(oscar_pager *pager, oscar_seq seq);
 /* Keeps the first `rows` (0..drafts) of DRAFTED tokens and commits them. Cannot fail for lack of pages. */
 OSCAR_API oscar_result oscar_seq_accept(oscar_pager *pager, oscar_seq seq, int64_t rows, oscar_moves *moves);
 
-/* Undoes an open step, or DRAFTED tokens. started: some layer has written rows of an append step. Cannot fail for lack
-   of pages. ERR_STATE if no step is open. */
+/* Goes back to the length before an open step or DRAFTED tokens. Drafts, and a step that no layer has begun, leave no
+   trace; pages that the begun append of a long chunk made due stay, so tokens in them stay quantised, in every layer.
+   started: some layer has written rows of an append step. Cannot fail for lack of pages. ERR_STATE if no step is
+   open. */
 OSCAR_API oscar_result oscar_seq_abort(oscar_pager *pager, oscar_seq seq, int started, oscar_moves *moves);
 
 /* Whether an operation would succeed now; the result is the one that it would give, without log. arg: rows for RESERVE,
@@ -842,10 +872,10 @@ OSCAR_API oscar_result oscar_seq_can(const oscar_pager *pager, oscar_seq seq, os
 /* == 2.11 CACHE (level 4): pager, pages and windows in one allocation == */
 
 /*   layers, layer_count  copied, and so are the pairs they point at
-     rotations            or NULL; where given, layer i takes its pairs, bits, fits, clips, groups, page mean and fold
-                          from layer i of it, unless layers[i] sets the field itself (non-zero). Not needed after
+     rotations            or NULL; where given, layers[i] is completed as oscar_rotations_apply does. Not needed after
                           create.
      window_type          DEFAULT = BF16; type of the exact rows
+     max_sequences        each costs sink + recent + page_tokens - 1 + max(1, max_draft) exact rows a layer, also unused
      the others           as in oscar_pager_desc */
 typedef struct oscar_cache_desc {
     const oscar_layer *layers;
@@ -863,7 +893,7 @@ typedef struct oscar_cache_desc {
      pages, windows  max_pages pages of every layer; max_sequences sinks and rings of every layer
      rest            pairs, tables, one page of working space
      held_bits       bits a K or V value of a sequence of `tokens` tokens: pages, and the rest exact in windows
-     owned_bits      the same with all window rows that an open sequence owns holding a token
+     owned_bits      the same with all window rows that an open sequence owns: tokens beyond them count as in pages
      exact_bits      the same values in the window type without a cache (16 for BF16) */
 typedef struct oscar_footprint {
     size_t total, pages, windows, rest;
@@ -901,28 +931,29 @@ OSCAR_API oscar_result oscar_cache_accept(oscar_cache *cache, oscar_seq seq, int
 OSCAR_API oscar_result oscar_cache_abort(oscar_cache *cache, oscar_seq seq);
 OSCAR_API oscar_result oscar_cache_can(const oscar_cache *cache, oscar_seq seq, oscar_op op, int64_t arg);
 
-/* One entry of a batch: rows row .. row + rows - 1 of the views belong to seq. A zero handle is padding: its rows are
-   not read, its outputs are zero (lse -inf). */
+/* One entry of a batch: rows row .. row + rows - 1 of the views belong to seq; entries share no rows. A zero handle is
+   padding: its rows are not read, its outputs are zero (lse -inf). Output rows that no entry names are not written. */
 typedef struct oscar_batch {
     oscar_seq seq;
     int64_t row, rows;
 } oscar_batch;
 
-/* Writes the reserved rows of one layer; layers in any order, each once a step; the last layer commits. rows must equal
-   what was reserved. Rows are rounded to the window type on entry.
+/* Writes the reserved rows of one layer; layers in any order, each once a step, by append or prefill; the last layer
+   commits. rows must equal what was reserved. Rows are rounded to the window type on entry.
      k, v   [rows of the batch][kv_heads][dim]
    ERR_NUMERIC: a rounded value is not finite, or a row of a 2 or 4 bit side is longer than 32000 / norm; the log names
    sequence, row, head. On any error nothing is written in this layer for any sequence of the batch. */
 OSCAR_API oscar_result oscar_append(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
                                     const oscar_view *k, const oscar_view *v);
 
-/* Tokens first .. first + count - 1 of a sequence (committed, or DRAFTED) as the cache holds them. k or v may be
-   NULL. */
+/* Tokens first .. first + count - 1 of a sequence (committed, or DRAFTED) as the cache holds them. k or v may be NULL.
+   ERR_STATE while a step is open: layers that have appended are ahead of the others. */
 OSCAR_API oscar_result oscar_fetch(const oscar_cache *cache, int layer, oscar_seq seq, int64_t first, int64_t count,
                                    const oscar_out *k, const oscar_out *v);
 
-/* One sequence as a blob (format: manual 1.5). save: out NULL asks for *size only. restore opens a new sequence, all or
-   nothing, in a cache of the same configuration and pairs (else ERR_VERSION). ERR_STATE while a step is open. */
+/* One sequence as a blob (format: manual 1.5). save: out NULL asks for *size only; capacity too small is ERR_MEMORY and
+   *size is set; ERR_STATE while a step is open. restore opens a new sequence, all or nothing: ERR_VERSION if the cache
+   has another configuration or other pairs, ERR_FORMAT if the blob is damaged, ERR_FULL without pages or a slot. */
 OSCAR_API oscar_result oscar_cache_save(const oscar_cache *cache, oscar_seq seq, void *out, size_t capacity,
                                         size_t *size);
 OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob, size_t size, oscar_seq *out);
@@ -933,7 +964,7 @@ OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob,
      q            [rows of the batch][q_heads][k_dim], plain
      sink_logits  [q_heads], the learned sink logit, or NULL
      o            [rows of the batch][q_heads][v_dim]
-     lse          float [rows of the batch][q_heads], or NULL
+     lse          float [rows of the batch][q_heads], or NULL; includes the sink logit
    At most recent + 1 rows of a sequence (any number of drafts), so that each may see all of history; more is
    ERR_ARGUMENT: that is oscar_prefill's work. In an open step the layer must have been appended (ERR_STATE).
    Reads only: many threads may attend at once between writes. */
@@ -942,12 +973,14 @@ OSCAR_API oscar_result oscar_attend(const oscar_cache *cache, int layer, const o
 
 /* Share `part` of `parts` of the same work, for the caller's threads: partial results as float
    part_o [rows of the batch][q_heads][v_dim], part_lse [rows of the batch][q_heads], complete after
-   oscar_attend_join over all parts. Every share takes about the same time, for one long sequence and for many short. */
+   oscar_attend_join over all parts. Shares take about the same time, for one long sequence and for many short ones; the
+   windows of a KV head are not divided. */
 OSCAR_API oscar_result oscar_attend_part(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
                                          const oscar_view *q, int part, int parts, float *part_o, float *part_lse);
 
 /* Attention of a reserved chunk over the cache before it and, causally and exactly, over its own rows; then the chunk
-   is appended. A prompt in one chunk is exact attention. Arguments as for oscar_append and oscar_attend. */
+   is appended. A prompt in one chunk is exact attention over rows rounded to the window type. Arguments as for
+   oscar_append and oscar_attend; for a step of drafts ERR_STATE: append those, then attend. */
 OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
                                      const oscar_view *q, const oscar_view *k, const oscar_view *v,
                                      const float *sink_logits, const oscar_out *o, float *lse);
@@ -958,8 +991,9 @@ typedef enum oscar_isa {
     OSCAR_ISA_AUTO, OSCAR_ISA_SCALAR, OSCAR_ISA_AVX2, OSCAR_ISA_AVX512, OSCAR_ISA_AMX, OSCAR_ISA_NEON, OSCAR_ISA_COUNT
 } oscar_isa;
 
-/* The one in use (never AUTO). force: for tests and comparisons, process-wide; AUTO returns to the best one. One that
-   is not in this build or not on this machine is ERR_ISA and changes nothing. */
+/* This version has SCALAR only. active: the one in use (never AUTO). force: for tests and comparisons, process-wide;
+   AUTO returns to the best one. One that is not in this build or not on this machine is ERR_ISA and changes nothing; no
+   oscar_isa at all, ERR_ARGUMENT. */
 OSCAR_API oscar_isa oscar_isa_active(void);
 OSCAR_API oscar_result oscar_isa_force(oscar_isa isa);
 OSCAR_API const char *oscar_isa_name(oscar_isa isa);
@@ -976,8 +1010,10 @@ OSCAR_API const char *oscar_isa_name(oscar_isa isa);
 
 /* == 3.1 COMPILER, INCLUDES, ASSERTS == */
 
-#if defined(__FAST_MATH__)
-#  error "oscar.h: compile without -ffast-math; page bytes must not depend on the compiler (manual 1.5)"
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) \
+    || defined(__NO_SIGNED_ZEROS__) || defined(_M_FP_FAST) \
+    || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__ > 0)
+#  error "oscar.h: compile without -ffast-math and its parts; page bytes must not depend on the compiler (manual 1.5)"
 #endif
 #if defined(OSCAR_MALLOC) != defined(OSCAR_FREE)
 #  error "oscar.h: define both OSCAR_MALLOC(size) and OSCAR_FREE(pointer), or none"
@@ -1330,20 +1366,25 @@ static float oscar__type_max(oscar_type type)
     return type == OSCAR_BF16 ? oscar__float_of_bits(0x7f7f0000) : type == OSCAR_F16 ? 65504.0f : FLT_MAX;
 }
 
+/* Widens numbers of `type` at the start of x to floats, from the end: x[i] covers the numbers 2i and 2i + 1. */
+static void oscar__load_in_place(oscar_type type, float *x, size_t count)
+{
+    const unsigned char *p = (const unsigned char *)x;
+    size_t i = count;
+    if (oscar__type_size(type) == 4) return;
+    while (i--) {
+        uint16_t h;
+        memcpy(&h, p + 2 * i, 2);
+        x[i] = type == OSCAR_BF16 ? oscar__float_of_bf16(h) : oscar__float_of_f16(h);
+    }
+}
+
 /* Rounds in place to what `type` holds; too large becomes infinite. */
 static void oscar__round_to(oscar_type type, float *x, size_t count)
 {
     if (oscar__type_size(type) == 4) return;
     oscar__store(type, x, count, x);
-    {   /* widen from the end: out[i] covers in[2i] and in[2i + 1] */
-        const unsigned char *p = (const unsigned char *)x;
-        size_t i = count;
-        while (i--) {
-            uint16_t h;
-            memcpy(&h, p + 2 * i, 2);
-            x[i] = type == OSCAR_BF16 ? oscar__float_of_bf16(h) : oscar__float_of_f16(h);
-        }
-    }
+    oscar__load_in_place(type, x, count);
 }
 
 /* Stores x, clamped to the largest finite value of the type first. Changes x. */
@@ -1362,13 +1403,19 @@ static int oscar__finite(const float *x, size_t count)
     return 1;
 }
 
-/* The address of a row of a view with heads x dim values a token. */
+/* Bytes from the start of a view to a row, heads x dim values a token. Strides of 0 are the contiguous ones. */
+static ptrdiff_t oscar__row_offset(oscar_type type, ptrdiff_t token_stride, ptrdiff_t head_stride, int heads, int dim,
+                                   int64_t token, int head)
+{
+    if (!token_stride) token_stride = (ptrdiff_t)heads * dim;
+    if (!head_stride) head_stride = dim;
+    return ((ptrdiff_t)token * token_stride + head * head_stride) * (ptrdiff_t)oscar__type_size(type);
+}
+
 static const void *oscar__view_at(const oscar_view *view, int heads, int dim, int64_t token, int head)
 {
-    ptrdiff_t token_stride = view->token_stride ? view->token_stride : (ptrdiff_t)heads * dim;
-    ptrdiff_t head_stride = view->head_stride ? view->head_stride : dim;
     return (const unsigned char *)view->data
-           + ((ptrdiff_t)token * token_stride + head * head_stride) * (ptrdiff_t)oscar__type_size(view->type);
+           + oscar__row_offset(view->type, view->token_stride, view->head_stride, heads, dim, token, head);
 }
 
 static void oscar__view_row(const oscar_view *view, int heads, int dim, int64_t token, int head, float *out)
@@ -1378,10 +1425,25 @@ static void oscar__view_row(const oscar_view *view, int heads, int dim, int64_t 
 
 static void *oscar__out_at(const oscar_out *out, int heads, int dim, int64_t token, int head)
 {
-    ptrdiff_t token_stride = out->token_stride ? out->token_stride : (ptrdiff_t)heads * dim;
-    ptrdiff_t head_stride = out->head_stride ? out->head_stride : dim;
     return (unsigned char *)out->data
-           + ((ptrdiff_t)token * token_stride + head * head_stride) * (ptrdiff_t)oscar__type_size(out->type);
+           + oscar__row_offset(out->type, out->token_stride, out->head_stride, heads, dim, token, head);
+}
+
+/* Copies numbers between the machine's byte order and little endian; the way back is the same. */
+static void oscar__copy_little_endian(oscar_type type, const void *from, size_t bytes, void *to)
+{
+    const unsigned char *p = (const unsigned char *)from;
+    unsigned char *o = (unsigned char *)to;
+    size_t i, each = oscar__type_size(type);
+    for (i = 0; i < bytes; i += each) {
+        if (each == 2) {
+            uint16_t half = oscar__get16(p + i);
+            memcpy(o + i, &half, 2);
+        } else {
+            uint32_t word = oscar__get32(p + i);
+            memcpy(o + i, &word, 4);
+        }
+    }
 }
 
 OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, oscar_type to, void *out)
@@ -1970,20 +2032,19 @@ OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const fl
 
 /* == 3.6 TRANSFORM PAIRS, LAYERS == */
 
-/* The largest singular value of f [dim][dim], to about 1e-4 from below: power iteration on f^T f from its longest row.
-   It only limits the length of rows, with a factor of 2 to spare. */
+/* The largest singular value of f [dim][dim], to about 1e-4 from below: power iteration on f^T f. It starts from rows
+   mixed with unequal weights, so that no block of channels is left out. It only limits the length of rows, with a
+   factor of 2 to spare. */
 static float oscar__matrix_norm(int dim, const float *f)
 {
-    double x[OSCAR__DIM_MAX], y[OSCAR__DIM_MAX], longest = -1, norm = 0, before = -1;
+    double x[OSCAR__DIM_MAX], y[OSCAR__DIM_MAX], norm = 0, before = -1;
     int i, j, step;
+    for (j = 0; j < dim; j++) x[j] = 0;
     for (i = 0; i < dim; i++) {
-        double length = 0;
-        for (j = 0; j < dim; j++) length += (double)f[i * dim + j] * (double)f[i * dim + j];
-        if (!(length > longest)) continue;
-        longest = length;
-        for (j = 0; j < dim; j++) x[j] = (double)f[i * dim + j];
+        double weight = 1 + i * 37 % 64 / 64.0;
+        for (j = 0; j < dim; j++) x[j] += (i * 5 % 7 < 3 ? -weight : weight) * (double)f[i * dim + j];
     }
-    for (step = 0; step < 500 && fabs(norm - before) > 1e-6 * norm; step++) {
+    for (step = 0; step < 500 && (step < 16 || fabs(norm - before) > 1e-6 * norm); step++) {
         double length = 0, image = 0;
         for (j = 0; j < dim; j++) length += x[j] * x[j];
         if (!(length > 0)) return 0;
@@ -2021,6 +2082,8 @@ static oscar_result oscar__pair_check(const oscar_pair *pair, int dim, const osc
     return OSCAR_OK;
 }
 
+static const float *oscar__pair_dual(const oscar_pair *pair) { return pair->dual ? pair->dual : pair->to; }
+
 /* x' = (x - m) F; decides bytes. x - m is rounded before the transform. */
 static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, const float *x, float *out)
 {
@@ -2035,7 +2098,7 @@ static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, const float *
 /* x = x' B^T + m, in float, in the prescribed order (design 2.3, reading). */
 static OSCAR__NOINLINE void oscar__back(const oscar_pair *pair, const float *x, float *out)
 {
-    const float *dual = pair->dual ? pair->dual : pair->to;
+    const float *dual = oscar__pair_dual(pair);
     float y[OSCAR__DIM_MAX], scale = oscar__fwht_scale(pair->dim);
     int dim = pair->dim, i, j;
     memcpy(y, x, (size_t)dim * sizeof(float));
@@ -2052,7 +2115,7 @@ static OSCAR__NOINLINE void oscar__back(const oscar_pair *pair, const float *x, 
 /* q' = q B, in double. */
 static void oscar__query(const oscar_pair *pair, const float *q, double *out)
 {
-    const float *dual = pair->dual ? pair->dual : pair->to;
+    const float *dual = oscar__pair_dual(pair);
     int dim = pair->dim, i, j;
     if (pair->kind != OSCAR_DENSE) {
         for (i = 0; i < dim; i++) out[i] = (double)q[i];
@@ -2067,16 +2130,16 @@ static void oscar__query(const oscar_pair *pair, const float *q, double *out)
 /* o = o' B^T, in double; for attention outputs, so without a mean. May be in place. */
 static void oscar__output_back(const oscar_pair *pair, const double *o, double *out)
 {
-    const float *dual = pair->dual ? pair->dual : pair->to;
+    const float *dual = oscar__pair_dual(pair);
     double y[OSCAR__DIM_MAX];
     int dim = pair->dim, i, j;
     memcpy(y, o, (size_t)dim * sizeof(double));
     if (pair->kind == OSCAR_HADAMARD) oscar__fwht_double(dim, y);
     for (i = 0; i < dim; i++) {
-        double sum = 0;
+        double lane[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };   /* chains that do not wait for each other */
         if (pair->kind != OSCAR_DENSE) { out[i] = y[i]; continue; }
-        for (j = 0; j < dim; j++) sum += y[j] * (double)dual[i * dim + j];
-        out[i] = sum;
+        for (j = 0; j < dim; j++) lane[j % 8] += y[j] * (double)dual[i * dim + j];
+        out[i] = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
     }
 }
 
@@ -2114,7 +2177,7 @@ static oscar_pair oscar__pair_of(const oscar_pair *pairs, int head, int dim)
     return pair;
 }
 
-/* One side of a layer: fills defaults and checks. name: "k" or "v", for the log. */
+/* One side of a layer: fills defaults and checks. name: "k" or "v", for the log. pairs: NULL, or kv_heads to check. */
 static oscar_result oscar__side_resolve(const char *name, int dim, double clip_default, int kv_heads,
                                         const oscar_pair *pairs, int *bits, oscar_fit *fit, double *clip, int *group,
                                         const oscar_hooks *hooks)
@@ -2135,7 +2198,7 @@ static oscar_result oscar__side_resolve(const char *name, int dim, double clip_d
         return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE,
                            "layer.%s_group is %i: give a multiple of 16 that divides the dimension %i", name, *group,
                            dim);
-    for (h = 0; pairs && *bits != 16 && h < kv_heads; h++) {
+    for (h = 0; pairs && h < kv_heads; h++) {
         oscar_result result = oscar__pair_check(&pairs[h], dim, hooks);
         if (result) return result;
     }
@@ -2161,21 +2224,26 @@ OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_ho
                            l.k_dim, l.v_dim);
     if (l.q_heads > INT32_MAX / l.k_dim || l.q_heads > INT32_MAX / l.v_dim)
         return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE, "layer.q_heads %i is too large", l.q_heads);
+    if (l.k_bits == 16) l.k = NULL;
+    if (l.v_bits == 16 && !l.v_folded) l.v = NULL;   /* a folded V's pairs say what the rows are */
     result = oscar__side_resolve("k", l.k_dim, 0.96, l.kv_heads, l.k, &l.k_bits, &l.k_fit, &l.k_clip,
                                  &l.k_group, hooks);
     if (result) return result;
     result = oscar__side_resolve("v", l.v_dim, 0.92, l.kv_heads, l.v, &l.v_bits, &l.v_fit, &l.v_clip,
                                  &l.v_group, hooks);
     if (result) return result;
-    if (l.k_bits == 16) l.k = NULL;
-    if (l.v_bits == 16 && !l.v_folded) l.v = NULL;
     for (h = 0; l.v && h < l.kv_heads; h++)
         if (l.v[h].mean)
             return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.v[%i] has a mean: only K's pairs may have one", h);
     if (l.window < -1)
         return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.window is %i: give a positive width, or -1", l.window);
-    if (!(l.scale >= 0 && l.scale <= FLT_MAX) || l.softcap != l.softcap || l.softcap > FLT_MAX)
-        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.scale or layer.softcap is negative, infinite or NaN");
+    if (!(l.scale >= 0 && l.scale <= FLT_MAX))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.scale must be positive, or 0 for 1/sqrt(k_dim)");
+    if (!(l.softcap >= -1 && l.softcap <= FLT_MAX) || (l.softcap < 0 && l.softcap > -1))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.softcap must be positive and finite, or 0 or -1 for none");
+    if (l.k_page_mean < -1 || l.k_page_mean > 1)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.k_page_mean is %i: give 0 or 1 for on, -1 for off",
+                           l.k_page_mean);
     if (!(l.scale > 0)) l.scale = (float)(1.0 / sqrt((double)l.k_dim));
     if (l.window < 0) l.window = 0;
     if (l.softcap < 0) l.softcap = 0;
@@ -4973,6 +5041,38 @@ OSCAR_API oscar_result oscar_rotations_layer(const oscar_rotations *rotations, i
     return OSCAR_OK;
 }
 
+OSCAR_API oscar_result oscar_rotations_apply(const oscar_rotations *rotations, int layer, const oscar_hooks *hooks,
+                                             oscar_layer *in_out)
+{
+    oscar_layer l, r;
+    oscar_result result;
+    memset(&r, 0, sizeof r);
+    if (!in_out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "there is no layer to fill in");
+    if ((result = oscar_rotations_layer(rotations, layer, &r)) != OSCAR_OK) return result;
+    l = *in_out;
+    if (!l.v_dim) l.v_dim = l.k_dim;
+    if ((r.kv_heads && r.kv_heads != l.kv_heads) || (r.k_dim && r.k_dim != l.k_dim)
+        || (r.v_dim && r.v_dim != l.v_dim))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE,
+                           "layer %i: the rotations have %i heads of %i and %i channels, the layer %i of %i and %i: "
+                           "give the rotations of this model", layer, r.kv_heads, r.k_dim, r.v_dim, l.kv_heads, l.k_dim,
+                           l.v_dim);
+    if (!l.k_bits) l.k_bits = r.k_bits;
+    if (!l.v_bits) l.v_bits = r.v_bits;
+    if (l.k_fit == OSCAR_UNBIASED) l.k_fit = r.k_fit;
+    if (l.v_fit == OSCAR_UNBIASED) l.v_fit = r.v_fit;
+    if (l.k_clip >= 0 && !(l.k_clip > 0)) l.k_clip = r.k_clip;
+    if (l.v_clip >= 0 && !(l.v_clip > 0)) l.v_clip = r.v_clip;
+    if (!l.k_group) l.k_group = r.k_group;
+    if (!l.v_group) l.v_group = r.v_group;
+    if (!l.k_page_mean) l.k_page_mean = r.k_page_mean;
+    if (!l.v_folded) l.v_folded = r.v_folded;
+    if (!l.k) l.k = r.k;
+    if (!l.v) l.v = r.v;
+    *in_out = l;
+    return OSCAR_OK;
+}
+
 OSCAR_API const char *oscar_rotations_meta(const oscar_rotations *rotations, const char *key)
 {
     return rotations && key ? oscar__table_meta(&rotations->table, key) : NULL;
@@ -5136,8 +5236,8 @@ OSCAR_API oscar_result oscar_rotations_save(const oscar_rotations *rotations, co
     result = oscar_rotations_write(rotations, memory, size, &size);
     file = result ? NULL : oscar__open(temporary, "wb");
     if (!result && !file)
-        result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT,
-                             "rotations: cannot write to %s: is the folder there and writable?", temporary);
+        result = OSCAR__FAIL(hooks, OSCAR_ERR_FILE, "rotations: cannot write to %s: is the folder there and writable?",
+                             temporary);
     if (file) {
         ok = fwrite(memory, 1, size, file) == size;
         ok &= fflush(file) == 0;
@@ -5145,7 +5245,7 @@ OSCAR_API oscar_result oscar_rotations_save(const oscar_rotations *rotations, co
         ok = ok && oscar__replace(temporary, path);
         if (!ok) {
             (void)remove(temporary);
-            result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: writing %s failed: is the disk full, or the path "
+            result = OSCAR__FAIL(hooks, OSCAR_ERR_FILE, "rotations: writing %s failed: is the disk full, or the path "
                                  "a folder?", path);
         }
     }
@@ -5172,13 +5272,13 @@ OSCAR_API oscar_result oscar_rotations_load(const char *path, const oscar_hooks 
     if (result) return result;
     if (!path || !out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "rotations: path or out is NULL");
     file = oscar__open(path, "rb");
-    if (!file) return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: cannot open %s", path);
+    if (!file) return OSCAR__FAIL(hooks, OSCAR_ERR_FILE, "rotations: cannot open %s", path);
     size = oscar__file_size(file);
-    if (!size) result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: %s cannot be read or has no 8 bytes", path);
+    if (!size) result = OSCAR__FAIL(hooks, OSCAR_ERR_FILE, "rotations: %s cannot be read or has no 8 bytes", path);
     if (!result && !(memory = oscar__alloc(hooks, size)))
         result = OSCAR__FAIL(hooks, OSCAR_ERR_MEMORY, "rotations: no memory for the %z bytes of %s", size, path);
     if (!result && fread(memory, 1, size, file) != size)
-        result = OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "rotations: cannot read %s", path);
+        result = OSCAR__FAIL(hooks, OSCAR_ERR_FILE, "rotations: cannot read %s", path);
     (void)fclose(file);
     if (!result) result = oscar_rotations_read(memory, size, hooks, out);
     oscar__free(hooks, memory, size);
@@ -5268,6 +5368,9 @@ static const float oscar__steps[2][4] = {
     { 0.26816f, 0.31844f, 0.375424f, 0.43576f }       /* 4 bits */
 };
 
+/* u = c - centre: UNBIASED codes lie around zero. */
+static float oscar__centre(int bits) { return bits == 2 ? 1.5f : 7.5f; }
+
 /* S(x, y): 16 fmaf chains, chain l over channels l, l + 16, ..., then a tree. n: a multiple of 16. */
 static OSCAR__NOINLINE float oscar__sum_products(int n, const float *x, const float *y)
 {
@@ -5353,7 +5456,7 @@ static int oscar__metadata_round(oscar_type type, oscar__overflow overflow, floa
 static OSCAR__NOINLINE float oscar__fit_unbiased(int n, int bits, const float *x, unsigned char *codes)
 {
     const float *steps = oscar__steps[bits == 4];
-    float centre = bits == 2 ? 1.5f : 7.5f, u[OSCAR__DIM_MAX];
+    float centre = oscar__centre(bits), u[OSCAR__DIM_MAX];
     float xx = oscar__sum_products(n, x, x), r = OSCAR__F32(sqrtf(OSCAR__F32(xx / (float)n))), best = 0, best_xu = 0;
     int a, i;
     memset(codes, 0, (size_t)n);
@@ -5394,13 +5497,14 @@ static OSCAR__NOINLINE int oscar__fit_clip(int n, int bits, oscar_type metadata,
     if (!oscar__metadata_round(metadata, overflow, &s) || !oscar__metadata_round(metadata, overflow, &lo)) return 0;
     *scale = s;
     *minimum = lo;
+    memset(codes, 0, (size_t)n);
+    if (!(s > 0)) return 1;
     t0 = OSCAR__F32(0.5f * s);
     t1 = OSCAR__F32(1.5f * s);
     t2 = OSCAR__F32(2.5f * s);
     for (i = 0; i < n; i++) {
         float y = OSCAR__F32(x[i] - lo);
-        if (!(s > 0)) codes[i] = 0;
-        else if (bits == 2) codes[i] = (unsigned char)((y >= t0) + (y >= t1) + (y >= t2));
+        if (bits == 2) codes[i] = (unsigned char)((y >= t0) + (y >= t1) + (y >= t2));
         else {
             float level = OSCAR__F32(OSCAR__F32(y / s) + 0.5f);
             codes[i] = (unsigned char)(level < 0 ? 0 : level > 15 ? 15 : (int)level);
@@ -5439,7 +5543,7 @@ static oscar_result oscar__encode_row(const oscar_codec *codec, int dim, oscar__
 static float oscar__decode_value(oscar_fit fit, int bits, unsigned code, float scale, float minimum)
 {
     if (fit == OSCAR_CLIP) return fmaf((float)code, scale, minimum);
-    return ((float)code - (bits == 2 ? 1.5f : 7.5f)) * scale;
+    return ((float)code - oscar__centre(bits)) * scale;
 }
 
 /* codec with defaults. Errors: SHAPE (dim, or a group that does not divide it), ARGUMENT. */
@@ -5511,21 +5615,20 @@ OSCAR_API oscar_result oscar_decode(const oscar_codec *codec, int dim, size_t ro
     unsigned char codes[OSCAR__DIM_MAX];
     oscar_codec c;
     oscar_result result = oscar__codec_resolve(codec, dim, &c);
-    size_t row;
+    size_t row, bytes = oscar_row_bytes(codec, dim);
     if (result != OSCAR_OK) return result;
     if (rows && (!x || !encoded)) return OSCAR_ERR_ARGUMENT;
-    for (row = 0; row < rows; row++, x += dim, in += oscar_row_bytes(&c, dim)) {
+    for (row = 0; row < rows; row++, x += dim, in += bytes) {
         const unsigned char *metadata = in + dim * c.bits / 8;
-        size_t each = oscar__type_size(c.metadata), groups = (size_t)(dim / c.group);
+        size_t each = oscar__type_size(c.metadata), groups = (size_t)(dim / c.group), g;
         int i;
         if (c.bits == 2) oscar_unpack2((size_t)dim, in, codes);
         else oscar__unpack4((size_t)dim, in, codes);
-        for (i = 0; i < dim; i++) {
-            size_t g = (size_t)(i / c.group);
-            float scale = oscar__metadata_get(c.metadata, metadata + g * each);
-            float minimum = 0.0f;
+        for (g = 0; g < groups; g++) {
+            float scale = oscar__metadata_get(c.metadata, metadata + g * each), minimum = 0.0f;
             if (c.fit == OSCAR_CLIP) minimum = oscar__metadata_get(c.metadata, metadata + (groups + g) * each);
-            x[i] = oscar__decode_value(c.fit, c.bits, codes[i], scale, minimum);
+            for (i = (int)g * c.group; i < ((int)g + 1) * c.group; i++)
+                x[i] = oscar__decode_value(c.fit, c.bits, codes[i], scale, minimum);
         }
     }
     return OSCAR_OK;
@@ -5663,6 +5766,9 @@ OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_toke
     return OSCAR_OK;
 }
 
+/* Whether oscar_page_layout filled it. */
+static int oscar__layout_valid(const oscar_layout *l) { return l && l->bytes && l->layer.kv_heads > 0; }
+
 /* ---- writing ---- */
 
 /* The page's mean row: a_j = n_j s_m, n = byte - 127.5, rounded from the mean z of the transformed rows. Writes bytes
@@ -5702,13 +5808,18 @@ static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, fl
     return oscar__finite(squares, 2);
 }
 
+/* Bytes from the start of a head's part to the codes of the tile that holds a token. */
+static size_t oscar__tile_at(const oscar__page_side *s, int token)
+{
+    return s->codes + (size_t)(token / OSCAR__TILE) * (size_t)(OSCAR__TILE * s->dim * s->bits / 8);
+}
+
 /* Codes and metadata of one row into a head's part. negative: the sign bit of its scales is set. The tile's codes must
    be 0 before. */
 static void oscar__page_put_row(const oscar__page_side *s, unsigned char *head, int token, const unsigned char *codes,
                                 const float *scale, const float *minimum, int negative)
 {
-    unsigned char *tile = head + s->codes
-                          + (size_t)(token / OSCAR__TILE) * (size_t)(OSCAR__TILE * s->dim * s->bits / 8);
+    unsigned char *tile = head + oscar__tile_at(s, token);
     int c, g;
     for (c = 0; c < s->dim; c++) {
         oscar__place at = s->is_k ? oscar__k_place(s->bits, c, token % OSCAR__TILE)
@@ -5722,24 +5833,17 @@ static void oscar__page_put_row(const oscar__page_side *s, unsigned char *head, 
     }
 }
 
-/* Rows in the window type, little endian. */
+/* Rows in the window type, little endian, of a 16-bit side. */
 static void oscar__page_put_exact(oscar_type type, const float *x, size_t count, unsigned char *out)
 {
-    size_t i;
-    for (i = 0; i < count; i++) {
-        if (type == OSCAR_F32) oscar__put32(out + 4 * i, oscar__bits_of_float(x[i]));
-        else oscar__put16(out + 2 * i, type == OSCAR_BF16 ? oscar__bf16_of_float(x[i]) : oscar__f16_of_float(x[i]));
-    }
+    oscar__store(type, x, count, out);
+    oscar__copy_little_endian(type, out, count * oscar__type_size(type), out);
 }
 
 static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size_t count, float *out)
 {
-    size_t i;
-    for (i = 0; i < count; i++) {
-        if (type == OSCAR_F32) out[i] = oscar__float_of_bits(oscar__get32(in + 4 * i));
-        else if (type == OSCAR_BF16) out[i] = oscar__float_of_bf16(oscar__get16(in + 2 * i));
-        else out[i] = oscar__float_of_f16(oscar__get16(in + 2 * i));
-    }
+    oscar__copy_little_endian(type, in, count * oscar__type_size(type), out);
+    oscar__load_in_place(type, out, count);
 }
 
 /* Transforms the rows of one side of one head in place. With SATURATE a row that is not finite afterwards counts as a
@@ -5806,8 +5910,8 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
 {
     int h, side, t;
     unsigned char *image = (unsigned char *)scratch;   /* the page is copied at the end: all or nothing */
-    if (!layout || !k || !v || !k->data || !v->data || !page || !scratch || !oscar__type_valid(k->type)
-        || !oscar__type_valid(v->type))
+    if (!oscar__layout_valid(layout) || !k || !v || !k->data || !v->data || !page || !scratch
+        || (uintptr_t)scratch % 64 || !oscar__type_valid(k->type) || !oscar__type_valid(v->type))
         return OSCAR_ERR_ARGUMENT;
     for (side = 0; side < 2; side++) {
         const oscar_view *view = side ? v : k;
@@ -5834,7 +5938,7 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
 /* Codes of one tile of a head as [dim][16], channel by channel. */
 static void oscar__page_tile(const oscar__page_side *s, const unsigned char *head, int tile, unsigned char *codes)
 {
-    const unsigned char *p = head + s->codes + (size_t)tile * (size_t)(OSCAR__TILE * s->dim * s->bits / 8);
+    const unsigned char *p = head + oscar__tile_at(s, OSCAR__TILE * tile);
     int w = 32 / s->bits, shift[16], i, c, t, n;
     uint32_t mask = (1u << s->bits) - 1;
     for (n = 0; n < w; n++) shift[n] = 8 * (n % 4) + s->bits * (n / 4);
@@ -5870,24 +5974,24 @@ static OSCAR__NOINLINE void oscar__page_get(const oscar_layout *l, int is_k, int
     oscar_pair pair = oscar__pair_of(s.pairs, h, s.dim);
     const unsigned char *head = page + (size_t)h * l->head_bytes, *tile;
     float x[OSCAR__DIM_MAX], mean_scale = 0;
-    int c, t = token % OSCAR__TILE;
+    int c, g, negative = 0, t = token % OSCAR__TILE;
     if (s.bits == 16) {
         size_t row = oscar__type_size(l->window_type) * (size_t)s.dim;
         oscar__page_get_exact(l->window_type, head + s.codes + row * (size_t)token, (size_t)s.dim, out);
         return;
     }
-    tile = head + s.codes + (size_t)(token / OSCAR__TILE) * (size_t)(OSCAR__TILE * s.dim * s.bits / 8);
+    tile = head + oscar__tile_at(&s, token);
     if (s.page_mean) mean_scale = oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)h);
-    for (c = 0; c < s.dim; c++) {
-        oscar__place at = s.is_k ? oscar__k_place(s.bits, c, t) : oscar__v_place(s.bits, s.dim, c, t);
-        unsigned code = (unsigned)(tile[at.byte] >> at.shift) & ((1u << s.bits) - 1);
-        float minimum, scale;
-        int negative;
-        scale = oscar__page_scale(&s, head, c / s.codec.group, token, &minimum, &negative);
-        x[c] = oscar__decode_value(s.codec.fit, s.bits, code, scale, minimum);
-        if (s.page_mean && !negative)
-            x[c] = fmaf((float)page[l->mean + (size_t)h * (size_t)s.dim + (size_t)c] - 127.5f, mean_scale, x[c]);
+    for (g = 0; g < s.dim / s.codec.group; g++) {
+        float minimum, scale = oscar__page_scale(&s, head, g, token, &minimum, &negative);
+        for (c = g * s.codec.group; c < (g + 1) * s.codec.group; c++) {
+            oscar__place at = s.is_k ? oscar__k_place(s.bits, c, t) : oscar__v_place(s.bits, s.dim, c, t);
+            unsigned code = (unsigned)(tile[at.byte] >> at.shift) & ((1u << s.bits) - 1);
+            x[c] = oscar__decode_value(s.codec.fit, s.bits, code, scale, minimum);
+        }
     }
+    for (c = 0; s.page_mean && !negative && c < s.dim; c++)
+        x[c] = fmaf((float)page[l->mean + (size_t)h * (size_t)s.dim + (size_t)c] - 127.5f, mean_scale, x[c]);
     if (s.folded) memcpy(out, x, (size_t)s.dim * sizeof(float));
     else oscar__back(&pair, x, out);
 }
@@ -5897,7 +6001,8 @@ OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *p
 {
     int side, h, t;
     float *row = (float *)scratch;
-    if (!layout || !page || !scratch || first < 0 || count < 0 || first > layout->page_tokens
+    if (!oscar__layout_valid(layout) || !page || !scratch || (uintptr_t)scratch % 64 || first < 0 || count < 0
+        || first > layout->page_tokens
         || count > layout->page_tokens - first || (k && (!k->data || !oscar__type_valid(k->type)))
         || (v && (!v->data || !oscar__type_valid(v->type))))
         return OSCAR_ERR_ARGUMENT;
@@ -6029,7 +6134,7 @@ static void oscar__query_begin(const oscar_layout *l, int h, const float *q, osc
 /* lo of a row's group as the sums over codes need it. */
 static double oscar__page_low(const oscar__page_side *s, float scale, float minimum)
 {
-    return s->codec.fit == OSCAR_CLIP ? (double)minimum : (s->bits == 2 ? -1.5 : -7.5) * (double)scale;
+    return s->codec.fit == OSCAR_CLIP ? (double)minimum : -(double)oscar__centre(s->bits) * (double)scale;
 }
 
 /* q.k of the OSCAR__BLOCK tokens from `first` of a page. */
@@ -6127,16 +6232,18 @@ static double oscar__attend_pages_one(const oscar_layout *l, const oscar_page_li
     oscar__page_side k = oscar__page_side_of(l, 1), v = oscar__page_side_of(l, 0);
     oscar_pair pair = oscar__pair_of(l->layer.v, h, l->layer.v_dim);
     int64_t start = oscar__window_start(&l->layer, position), i;
+    int64_t end = first + count, hidden = (start - list->position) / l->page_tokens;
     oscar__query_state state;
     double lse;
-    oscar__query_begin(l, h, q, &state);
     oscar__softmax_begin(out, l->layer.v_dim);
-    for (i = first; i < first + count; i++) {
+    if (hidden > first) first = hidden;   /* pages before the sliding window */
+    if (first >= end) return -HUGE_VAL;
+    oscar__query_begin(l, h, q, &state);
+    for (i = first; i < end; i++) {
         const unsigned char *page = oscar__page_at(l, list, i);
         int64_t at = list->position + i * l->page_tokens;
         double mean_product = 0;
         int b, t;
-        if (at + l->page_tokens <= start) continue;
         if (k.page_mean) mean_product = oscar__page_mean_product(l, page, h, state.rotated);
         for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK) {
             double score[OSCAR__BLOCK];
@@ -6195,7 +6302,8 @@ static void oscar__softmax_store(const oscar__softmax *s, double lse, float *o, 
 static oscar_result oscar__attend_check(const oscar_attend_desc *d, const float *o, const float *lse, int *heads)
 {
     int kv_heads;
-    if (!d || !d->layout || !o || !lse || d->queries < 0 || d->position < 0 || !oscar__type_valid(d->q.type)
+    if (!d || !oscar__layout_valid(d->layout) || !o || !lse || d->queries < 0 || d->position < 0
+        || !oscar__type_valid(d->q.type)
         || (d->queries && !d->q.data))
         return OSCAR_ERR_ARGUMENT;
     kv_heads = d->layout->layer.kv_heads;
@@ -6286,7 +6394,6 @@ OSCAR_API void oscar_attend_join(int parts, const float *const *part_o, const fl
         if (lse) lse[at] = (float)(sum <= 0 ? -HUGE_VAL : top + log(sum));
     }
 }
-
 
 /* == 3.14 PAGER == */
 
@@ -6927,6 +7034,7 @@ OSCAR_API oscar_result oscar_pager_check(oscar_pager *pager)
     }
     return oscar__check_pages(pager);
 }
+
 /* == 3.15 CACHE == */
 
 /* One allocation: pager, layers, pairs, pools, windows. The windows of a sequence in a layer, in the window type:
@@ -6964,29 +7072,12 @@ struct oscar_cache {
 /* Layer i of the desc, with what the rotations say where the desc says nothing. */
 static oscar_result oscar__cache_layer(const oscar_cache_desc *d, int i, oscar_layer *out)
 {
-    oscar_layer l = d->layers[i], r;
-    oscar_result result;
-    memset(&r, 0, sizeof r);
-    if (!d->rotations) { *out = l; return OSCAR_OK; }
-    if ((result = oscar_rotations_layer(d->rotations, i, &r)) != OSCAR_OK) return result;
-    if ((r.kv_heads && r.kv_heads != l.kv_heads) || (r.k_dim && r.k_dim != l.k_dim)
-        || (r.v_dim && r.v_dim != (l.v_dim ? l.v_dim : l.k_dim)))
-        return OSCAR__FAIL(&d->hooks, OSCAR_ERR_SHAPE,
-                           "layer %i: the rotations have %i heads of %i and %i channels, the cache %i of %i and %i", i,
-                           r.kv_heads, r.k_dim, r.v_dim, l.kv_heads, l.k_dim, l.v_dim);
-    if (!l.k_bits) l.k_bits = r.k_bits;
-    if (!l.v_bits) l.v_bits = r.v_bits;
-    if (l.k_fit == OSCAR_UNBIASED) l.k_fit = r.k_fit;
-    if (l.v_fit == OSCAR_UNBIASED) l.v_fit = r.v_fit;
-    if (l.k_clip >= 0 && !(l.k_clip > 0)) l.k_clip = r.k_clip;
-    if (l.v_clip >= 0 && !(l.v_clip > 0)) l.v_clip = r.v_clip;
-    if (!l.k_group) l.k_group = r.k_group;
-    if (!l.v_group) l.v_group = r.v_group;
-    if (!l.k_page_mean) l.k_page_mean = r.k_page_mean;
-    if (!l.v_folded) l.v_folded = r.v_folded;
-    if (!l.k) l.k = r.k;
-    if (!l.v) l.v = r.v;
-    *out = l;
+    oscar_layer layer = d->layers[i];
+    if (d->rotations) {
+        oscar_result result = oscar_rotations_apply(d->rotations, i, &d->hooks, &layer);
+        if (result != OSCAR_OK) return result;
+    }
+    *out = layer;
     return OSCAR_OK;
 }
 
@@ -6999,8 +7090,9 @@ static oscar_result oscar__cache_resolve(const oscar_cache_desc *in, oscar_cache
     if (!in->layers || in->layer_count < 1)
         return OSCAR__FAIL(&in->hooks, OSCAR_ERR_ARGUMENT, "a cache needs layers and layer_count of at least 1");
     if (in->rotations && oscar_rotations_count(in->rotations) != in->layer_count)
-        return OSCAR__FAIL(&in->hooks, OSCAR_ERR_SHAPE, "layer_count is %i, the rotations have %i layers",
-                           in->layer_count, oscar_rotations_count(in->rotations));
+        return OSCAR__FAIL(&in->hooks, OSCAR_ERR_SHAPE,
+                           "layer_count is %i, the rotations have %i layers: give those of this model", in->layer_count,
+                           oscar_rotations_count(in->rotations));
     memset(&p, 0, sizeof p);
     p.max_sequences = in->max_sequences;
     p.max_pages = in->max_pages;
@@ -7044,15 +7136,31 @@ static void oscar__cache_carve_pairs(oscar__carver *carver, int heads, const osc
         to[h].to = copy[0];
         to[h].dual = copy[1];
         to[h].mean = copy[2];
-        if (to[h].dual && !(to[h].norm > 0)) to[h].norm = oscar__matrix_norm(to[h].dim, to[h].to);
+        if (copy[1] && !(to[h].norm > 0))   /* the caller left it open */
+            to[h].norm = h && copy[0] == to[h - 1].to ? to[h - 1].norm : oscar__matrix_norm(to[h].dim, copy[0]);
     }
     if (to) *pairs = to;
 }
 
+/* Every number of a side's pairs must be finite: a NaN would turn rows into zero rows without a word. */
+static oscar_result oscar__pairs_finite(const oscar_hooks *hooks, const char *name, const oscar_pair *pairs, int heads)
+{
+    int h;
+    for (h = 0; pairs && h < heads; h++) {
+        size_t dim = (size_t)pairs[h].dim;
+        if ((pairs[h].to && !oscar__finite(pairs[h].to, dim * dim))
+            || (pairs[h].dual && !oscar__finite(pairs[h].dual, dim * dim))
+            || (pairs[h].mean && !oscar__finite(pairs[h].mean, dim)))
+            return OSCAR__FAIL(hooks, OSCAR_ERR_NUMERIC, "the %s pair of KV head %i holds NaN or infinity", name, h);
+    }
+    return OSCAR_OK;
+}
+
 static size_t oscar__window_rows(const oscar_pager_desc *p)
 {
-    return (size_t)p->sink + (size_t)p->recent + (size_t)p->page_tokens - 1
-           + (size_t)(p->max_draft > 1 ? p->max_draft : 1);
+    size_t rows = oscar__add((size_t)p->sink, (size_t)p->recent);
+    rows = oscar__add(rows, (size_t)p->page_tokens - 1);
+    return oscar__add(rows, (size_t)(p->max_draft > 1 ? p->max_draft : 1));
 }
 
 /* One layer's arrays. Counts, or places them into *out. */
@@ -7065,8 +7173,12 @@ static oscar_result oscar__cache_carve_layer(oscar__carver *carver, const oscar_
     oscar_result result = oscar__cache_layer(d, i, &layer);
     size_t slots = (size_t)p->max_sequences, k_dim, v_dim, row, k_bytes, v_bytes, pages;
     if (result == OSCAR_OK) result = oscar_page_layout(&layer, p->page_tokens, d->window_type, &d->hooks, &s.layout);
+    if (result == OSCAR_OK && !out)
+        result = oscar__pairs_finite(&d->hooks, "K", s.layout.layer.k, s.layout.layer.kv_heads);
+    if (result == OSCAR_OK && !out)
+        result = oscar__pairs_finite(&d->hooks, "V", s.layout.layer.v, s.layout.layer.kv_heads);
     if (result != OSCAR_OK)
-        return OSCAR__FAIL(&d->hooks, result, "layer %i of the cache is refused: see the line before", i);
+        return OSCAR__FAIL(&d->hooks, result, "the reason above concerns layer %i of the cache", i);
     oscar__cache_carve_pairs(carver, s.layout.layer.kv_heads, &s.layout.layer.k);
     oscar__cache_carve_pairs(carver, s.layout.layer.kv_heads, &s.layout.layer.v);
 
@@ -7226,6 +7338,10 @@ OSCAR_API oscar_result oscar_cache_bytes(const oscar_cache_desc *desc, int64_t t
         return OSCAR__FAIL(&d.hooks, OSCAR_ERR_ARGUMENT,
                            "oscar_cache_bytes needs a place for the answer, and 0 or more tokens");
     if ((result = oscar__cache_carve(&carver, &d, &p, &sizes, &cache)) != OSCAR_OK) return result;
+    if (sizes.total > OSCAR__SIZE_MAX / 2)
+        return OSCAR__FAIL(&d.hooks, OSCAR_ERR_MEMORY,
+                           "a cache of this desc does not fit into the address space: lower max_pages or "
+                           "max_sequences");
     exact = 8 * (double)oscar__type_size(d.window_type);
     value = 8 * (double)sizes.page / p.page_tokens / (double)sizes.values;   /* bits of a value in a page */
     count = tokens > 0 ? (double)tokens : 1;
@@ -7235,8 +7351,8 @@ OSCAR_API oscar_result oscar_cache_bytes(const oscar_cache_desc *desc, int64_t t
     out->windows = sizes.windows;
     out->rest = sizes.total - sizes.pages - sizes.windows;
     out->held_bits = (rows * exact + (count - rows) * value) / count;
-    rows = (double)oscar__window_rows(&p) < count ? (double)oscar__window_rows(&p) : count;
-    out->owned_bits = (rows * exact + (count - rows) * value) / count;
+    rows = (double)oscar__window_rows(&p);
+    out->owned_bits = (rows * exact + (count > rows ? count - rows : 0) * value) / count;
     out->exact_bits = exact;
     return OSCAR_OK;
 }
@@ -7256,10 +7372,20 @@ OSCAR_API void oscar_cache_stats(const oscar_cache *cache, oscar_stats *out)
     out->window_bytes = cache->sizes.windows;
 }
 
+/* The layer, or NULL with the log's sentence. */
+static oscar__store_layer *oscar__layer_at(const oscar_cache *cache, int layer)
+{
+    if (layer >= 0 && layer < cache->layer_count) return &cache->layers[layer];
+    (void)OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_ARGUMENT, "layer %i is out of range: the cache has %i layers",
+                      layer, cache->layer_count);
+    return NULL;
+}
+
 OSCAR_API oscar_result oscar_cache_layout(const oscar_cache *cache, int layer, oscar_layout *out)
 {
-    if (!cache || !out || layer < 0 || layer >= cache->layer_count) return OSCAR_ERR_ARGUMENT;
-    *out = cache->layers[layer].layout;
+    const oscar__store_layer *s = cache && out ? oscar__layer_at(cache, layer) : NULL;
+    if (!s) return OSCAR_ERR_ARGUMENT;
+    *out = s->layout;
     return OSCAR_OK;
 }
 
@@ -7289,14 +7415,21 @@ static int64_t oscar__window_place(const oscar_cache *cache, int64_t position)
     return position < sink ? position : sink + (position - sink) % cache->ring;
 }
 
+/* Bytes of a window row of all heads, K or V. */
+static size_t oscar__window_bytes(const oscar_layout *l, int is_k)
+{
+    return oscar__type_size(l->window_type) * (size_t)l->layer.kv_heads
+           * (size_t)(is_k ? l->layer.k_dim : l->layer.v_dim);
+}
+
 /* Bytes from the start of a layer's K or V windows to a row of one head. */
 static size_t oscar__window_at(const oscar_cache *cache, const oscar__store_layer *s, int slot, int is_k, int h,
                                int64_t place)
 {
     const oscar_layer *l = &s->layout.layer;
     size_t row = (size_t)slot * oscar__window_rows(&cache->pager_desc) + (size_t)place;
-    return (row * (size_t)l->kv_heads + (size_t)h) * (size_t)(is_k ? l->k_dim : l->v_dim)
-           * oscar__type_size(s->layout.window_type);
+    return row * oscar__window_bytes(&s->layout, is_k)
+           + (size_t)h * (size_t)(is_k ? l->k_dim : l->v_dim) * oscar__type_size(s->layout.window_type);
 }
 
 /* Where the window row of one head is that holds `position`. */
@@ -7472,15 +7605,6 @@ OSCAR_API oscar_result oscar_cache_abort(oscar_cache *cache, oscar_seq seq)
 
 /* ---- append and fetch ---- */
 
-/* The layer, or NULL with the log's sentence. */
-static oscar__store_layer *oscar__layer_at(const oscar_cache *cache, int layer)
-{
-    if (layer >= 0 && layer < cache->layer_count) return &cache->layers[layer];
-    (void)OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_ARGUMENT, "layer %i is out of range: the cache has %i layers",
-                      layer, cache->layer_count);
-    return NULL;
-}
-
 /* Finds the sequence of a batch entry and checks that the layer may append its rows now. */
 static oscar_result oscar__append_entry(const oscar_cache *cache, int layer, const oscar_batch *b)
 {
@@ -7500,37 +7624,41 @@ static oscar_result oscar__append_entry(const oscar_cache *cache, int layer, con
     return OSCAR_OK;
 }
 
-/* Row and head of the first bad row of one side of an entry, or OSCAR_OK. Bad: not finite once rounded, or longer than
-   32000 / norm, beyond which metadata could overflow fp16 at demotion. */
-static oscar_result oscar__append_numeric(const oscar_cache *cache, const oscar_layout *l, int is_k,
-                                          const oscar_batch *b, const oscar_view *view)
+/* ERR_NUMERIC, with the first bad row of one side of an entry in the log, or OSCAR_OK. Bad: not finite once rounded, or
+   longer than 32000 / norm, beyond which metadata could overflow fp16 at demotion. */
+static oscar_result oscar__append_rows_check(const oscar_cache *cache, int layer, int is_k, const oscar_batch *b,
+                                             const oscar_view *view)
 {
-    const oscar_layer *layer = &l->layer;
-    int dim = is_k ? layer->k_dim : layer->v_dim, bits = is_k ? layer->k_bits : layer->v_bits, h, i;
+    const oscar_layout *l = &cache->layers[layer].layout;
+    int dim = is_k ? l->layer.k_dim : l->layer.v_dim, bits = is_k ? l->layer.k_bits : l->layer.v_bits, h, i;
     int64_t r;
-    for (h = 0; h < layer->kv_heads; h++) {
-        oscar_pair pair = oscar__pair_of(is_k ? layer->k : layer->v, h, dim);
-        double norm = pair.norm > 0 && !(!is_k && layer->v_folded) ? (double)pair.norm : 1;
-        double limit = bits == 16 ? HUGE_VAL : 32000 / norm * (32000 / norm);
+    for (h = 0; h < l->layer.kv_heads; h++) {
+        oscar_pair pair = oscar__pair_of(is_k ? l->layer.k : l->layer.v, h, dim);
+        double norm = pair.norm > 0 && !(!is_k && l->layer.v_folded) ? (double)pair.norm : 1, length;
         for (r = 0; r < b->rows; r++) {
             float x[OSCAR__DIM_MAX];
-            int finite;
-            oscar__view_row(view, layer->kv_heads, dim, b->row + r, h, x);
+            oscar__view_row(view, l->layer.kv_heads, dim, b->row + r, h, x);
             oscar__round_to(l->window_type, x, (size_t)dim);
-            finite = oscar__finite(x, (size_t)dim);
-            for (i = 0; bits != 16 && pair.mean && i < dim; i++) x[i] -= pair.mean[i];
-            if (finite && (bits == 16 || (double)oscar__sum_products(dim, x, x) <= limit)) continue;
+            if (!oscar__finite(x, (size_t)dim))
+                return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
+                                   "layer %i, slot %i, row %I of the batch, KV head %i: %s holds NaN, infinity or a "
+                                   "number beyond the window type: check the rows, and the view's type", layer,
+                                   oscar__seq_slot(b->seq), b->row + r, h, is_k ? "K" : "V");
+            if (bits == 16) continue;
+            for (i = 0; pair.mean && i < dim; i++) x[i] -= pair.mean[i];
+            length = sqrt((double)oscar__sum_products(dim, x, x));
+            if (length <= 32000 / norm) continue;
             return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
-                               "slot %i, row %I of the batch, KV head %i: a %s row is %s", oscar__seq_slot(b->seq),
-                               b->row + r, h, is_k ? "K" : "V",
-                               finite ? "too long to quantise (see the limit at oscar_append)" : "NaN or infinite");
+                               "layer %i, slot %i, row %I of the batch, KV head %i: %s has length %g, and only %g can "
+                               "be quantised: check the view's type, or keep this side at 16 bits", layer,
+                               oscar__seq_slot(b->seq), b->row + r, h, is_k ? "K" : "V", length, 32000 / norm);
         }
     }
     return OSCAR_OK;
 }
 
-/* All checks of an append, nothing written. Marks appended[] of the batch's slots, or of none on error. */
-static oscar_result oscar__append_check(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
+/* All checks of an append, no row written. Marks appended[] of the batch's slots, or of none on error. */
+static oscar_result oscar__append_claim(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
                                         const oscar_view *k, const oscar_view *v)
 {
     oscar__store_layer *s = oscar__layer_at(cache, layer);
@@ -7547,8 +7675,8 @@ static oscar_result oscar__append_check(oscar_cache *cache, int layer, const osc
         if (result != OSCAR_OK) break;
         s->appended[oscar__seq_slot(batch[i].seq)] = 1;   /* a second entry of the same sequence is refused */
         marked = i + 1;
-        result = oscar__append_numeric(cache, &s->layout, 1, &batch[i], k);
-        if (result == OSCAR_OK) result = oscar__append_numeric(cache, &s->layout, 0, &batch[i], v);
+        result = oscar__append_rows_check(cache, layer, 1, &batch[i], k);
+        if (result == OSCAR_OK) result = oscar__append_rows_check(cache, layer, 0, &batch[i], v);
     }
     for (i = 0; result != OSCAR_OK && i < marked; i++)
         if (batch[i].seq) s->appended[oscar__seq_slot(batch[i].seq)] = 0;
@@ -7597,7 +7725,7 @@ static void oscar__append_batch(oscar_cache *cache, oscar__store_layer *s, const
 OSCAR_API oscar_result oscar_append(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
                                     const oscar_view *k, const oscar_view *v)
 {
-    oscar_result result = cache ? oscar__append_check(cache, layer, batch, count, k, v) : OSCAR_ERR_ARGUMENT;
+    oscar_result result = cache ? oscar__append_claim(cache, layer, batch, count, k, v) : OSCAR_ERR_ARGUMENT;
     if (result == OSCAR_OK) oscar__append_batch(cache, &cache->layers[layer], batch, count, k, v);
     return result;
 }
@@ -7674,70 +7802,51 @@ static size_t oscar__blob_payload(const oscar_cache *cache, int64_t n, int64_t h
     int i;
     for (i = 0; i < cache->layer_count; i++) {
         const oscar_layout *l = &cache->layers[i].layout;
-        size_t row = oscar__type_size(l->window_type) * (size_t)l->layer.kv_heads
-                     * (size_t)(l->layer.k_dim + l->layer.v_dim);
+        size_t row = oscar__window_bytes(l, 1) + oscar__window_bytes(l, 0);
         sum = oscar__add(sum, oscar__mul((size_t)(n - h), row));
         sum = oscar__add(sum, oscar__mul((size_t)(h / l->page_tokens), l->bytes));
     }
     return sum;
 }
 
-/* Window rows are in the machine's order in memory and little endian in a blob. */
-static void oscar__copy_little_endian(oscar_type type, const unsigned char *from, size_t bytes, unsigned char *to)
+/* The window row that stands at place i of a blob: sink and recent in order. */
+static unsigned char *oscar__blob_window(const oscar_cache *cache, const oscar__store_layer *s, int slot, int is_k,
+                                         int64_t i)
 {
-    size_t i, each = oscar__type_size(type);
-    for (i = 0; i < bytes; i += each) {
-        uint16_t half;
-        uint32_t word;
-        if (each == 2) {
-            memcpy(&half, from + i, 2);
-            oscar__put16(to + i, half);
-        } else {
-            memcpy(&word, from + i, 4);
-            oscar__put32(to + i, word);
-        }
-    }
+    int64_t history = cache->pager->seqs[slot].history;
+    return oscar__window_row(cache, s, slot, is_k, 0, i < cache->pager_desc.sink ? i : i + history);
 }
 
-static void oscar__copy_from_little_endian(oscar_type type, const unsigned char *from, size_t bytes, unsigned char *to)
+/* A layer's part of the payload; returns its end. */
+static unsigned char *oscar__blob_save_layer(const oscar_cache *cache, const oscar__store_layer *s, int slot,
+                                             unsigned char *blob)
 {
-    size_t i, each = oscar__type_size(type);
-    for (i = 0; i < bytes; i += each) {
-        uint16_t half;
-        uint32_t word;
-        if (each == 2) {
-            half = oscar__get16(from + i);
-            memcpy(to + i, &half, 2);
-        } else {
-            word = oscar__get32(from + i);
-            memcpy(to + i, &word, 4);
-        }
-    }
-}
-
-/* Copies a layer's part of the payload out of the cache (save) or into it; returns the end of the part. */
-static unsigned char *oscar__blob_layer(const oscar_cache *cache, const oscar__store_layer *s, int slot, int save,
-                                        unsigned char *blob)
-{
-    const oscar_layout *l = &s->layout;
     const oscar__seq *seq = &cache->pager->seqs[slot];
+    size_t page = s->layout.bytes;
     int64_t i;
     int side;
-    for (side = 0; side < 2; side++) {
-        size_t row = oscar__type_size(l->window_type) * (size_t)l->layer.kv_heads
-                     * (size_t)(side ? l->layer.v_dim : l->layer.k_dim);
-        for (i = 0; i < seq->length - seq->history; i++, blob += row) {
-            int64_t position = i < cache->pager_desc.sink ? i : i + seq->history;
-            unsigned char *window = oscar__window_row(cache, s, slot, !side, 0, position);
-            if (save) oscar__copy_little_endian(l->window_type, window, row, blob);
-            else oscar__copy_from_little_endian(l->window_type, blob, row, window);
-        }
-    }
-    for (i = 0; i < seq->history / l->page_tokens; i++, blob += l->bytes) {
-        unsigned char *page = s->pool + (size_t)seq->pages[i] * l->bytes;
-        if (save) memcpy(blob, page, l->bytes);
-        else memcpy(page, blob, l->bytes);
-    }
+    for (side = 0; side < 2; side++)
+        for (i = 0; i < seq->length - seq->history; i++, blob += oscar__window_bytes(&s->layout, !side))
+            oscar__copy_little_endian(s->layout.window_type, oscar__blob_window(cache, s, slot, !side, i),
+                                      oscar__window_bytes(&s->layout, !side), blob);
+    for (i = 0; i < seq->history / s->layout.page_tokens; i++, blob += page)
+        memcpy(blob, s->pool + (size_t)seq->pages[i] * page, page);
+    return blob;
+}
+
+static const unsigned char *oscar__blob_restore_layer(oscar_cache *cache, oscar__store_layer *s, int slot,
+                                                      const unsigned char *blob)
+{
+    const oscar__seq *seq = &cache->pager->seqs[slot];
+    size_t page = s->layout.bytes;
+    int64_t i;
+    int side;
+    for (side = 0; side < 2; side++)
+        for (i = 0; i < seq->length - seq->history; i++, blob += oscar__window_bytes(&s->layout, !side))
+            oscar__copy_little_endian(s->layout.window_type, blob, oscar__window_bytes(&s->layout, !side),
+                                      oscar__blob_window(cache, s, slot, !side, i));
+    for (i = 0; i < seq->history / s->layout.page_tokens; i++, blob += page)
+        memcpy(s->pool + (size_t)seq->pages[i] * page, blob, page);
     return blob;
 }
 
@@ -7768,7 +7877,7 @@ OSCAR_API oscar_result oscar_cache_save(const oscar_cache *cache, oscar_seq seq,
     oscar__put64(blob + 40, payload);
     end = blob + OSCAR__BLOB_HEADER;
     for (i = 0; i < cache->layer_count; i++)
-        end = oscar__blob_layer(cache, &cache->layers[i], oscar__seq_slot(seq), 1, end);
+        end = oscar__blob_save_layer(cache, &cache->layers[i], oscar__seq_slot(seq), end);
     OSCAR_ASSERT(end == blob + total);
     oscar__put64(blob + 48, oscar__blob_checksum(blob, total));
     return OSCAR_OK;
@@ -7809,7 +7918,7 @@ OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob,
     oscar_seq seq;
     oscar_result result;
     int64_t n = 0, h = 0, pages;
-    unsigned char *payload;
+    const unsigned char *payload = (const unsigned char *)blob + OSCAR__BLOB_HEADER;
     int i;
     if (!cache || !blob || !out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "restore needs a blob and a handle");
     if ((result = oscar__blob_check(cache, (const unsigned char *)blob, size, &n, &h)) != OSCAR_OK) return result;
@@ -7823,9 +7932,8 @@ OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob,
     oscar__pages_take(cache->pager, s, pages);
     s->length = n;
     s->history = s->step_history = h;
-    payload = (unsigned char *)(uintptr_t)blob + OSCAR__BLOB_HEADER;   /* only read: save is 0 below */
     for (i = 0; i < cache->layer_count; i++)
-        payload = oscar__blob_layer(cache, &cache->layers[i], oscar__seq_slot(seq), 0, payload);
+        payload = oscar__blob_restore_layer(cache, &cache->layers[i], oscar__seq_slot(seq), payload);
     *out = seq;
     return OSCAR_OK;
 }
@@ -7867,29 +7975,28 @@ static void oscar__visible_of(const oscar_cache *cache, const oscar__store_layer
     out->pages.position = sink;
 }
 
-/* Checks a batch entry of an attend and finds the boundaries that the layer has now. */
-static oscar_result oscar__attend_entry(const oscar_cache *cache, int layer, const oscar_batch *b, int64_t *length,
-                                        int64_t *history)
+/* Checks a batch entry of an attend. */
+static oscar_result oscar__attend_entry(const oscar_cache *cache, int layer, const oscar_batch *b)
 {
     const oscar_hooks *hooks = &cache->desc.hooks;
     oscar__seq *s;
     oscar_result result = oscar__seq_find(cache->pager, hooks, b->seq, &s);
     int slot = oscar__seq_slot(b->seq), drafts;
+    int64_t length;
     if (result != OSCAR_OK) return result;
     drafts = s->step == OSCAR_STEP_DRAFT || s->step == OSCAR_STEP_DRAFTED;
+    length = s->length + s->step_rows;
     if ((s->step == OSCAR_STEP_APPEND || s->step == OSCAR_STEP_DRAFT) && !cache->layers[layer].appended[slot])
         return OSCAR__FAIL(hooks, OSCAR_ERR_STATE, "slot %i has an open step: append to layer %i before it attends",
                            slot, layer);
-    *length = s->length + s->step_rows;
-    *history = s->step_history;
-    if (b->row < 0 || b->rows < 0 || b->rows > *length)
-        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "slot %i has %I tokens, but %I rows from row %I attend", slot,
-                           *length, b->rows, b->row);
+    if (b->rows > length)
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "slot %i has %I tokens, but %I rows attend", slot, length,
+                           b->rows);
     if (b->rows > (int64_t)cache->pager_desc.recent + 1 && !(drafts && b->rows <= s->step_rows))
-        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "slot %i: %I rows attend, but only recent + 1 = %i may, so that "
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "slot %i: %I rows attend, but only recent + 1 = %I may, so that "
                            "each sees all of history: use oscar_prefill for a chunk", slot, b->rows,
-                           cache->pager_desc.recent + 1);
-    if (*history && *length - b->rows < cache->pager_desc.sink + *history - 1)
+                           (int64_t)cache->pager_desc.recent + 1);
+    if (s->step_history && length - b->rows < cache->pager_desc.sink + s->step_history - 1)
         return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT,
                            "slot %i: %I rows attend, but the first of them is older than the newest page of history",
                            slot, b->rows);
@@ -7911,37 +8018,35 @@ static void oscar__attend_padding(const oscar_layer *l, const oscar_batch *b, co
 /* A range of the work on one KV head of one sequence: pages [page_first, page_first + page_count), windows or not. */
 typedef struct oscar__share { int64_t page_first, page_count; int windows; } oscar__share;
 
-/* One query over a share, and over an own chunk (or NULL). Adds the learned sink. */
-static void oscar__attend_query(const oscar_layout *l, const oscar__visible *seen, const oscar__share *share,
-                                const oscar_row_span *chunk, int x, const float *q, int64_t position,
-                                const float *sink_logit, oscar__softmax *out, double *lse)
+/* Output row `row` of query head x, for the query at `position`: over a share, and over an own chunk (or NULL). Adds
+   the learned sink. */
+static void oscar__attend_row(const oscar_layout *l, const oscar__visible *seen, const oscar__share *share,
+                              const oscar_row_span *chunk, const oscar_view *q, int64_t row, int x, int64_t position,
+                              const float *sink_logits, const oscar_out *o, float *lse)
 {
-    int h = x / (l->layer.q_heads / l->layer.kv_heads);
-    oscar__softmax part;
-    *lse = oscar__attend_pages_one(l, &seen->pages, share->page_first, share->page_count, h, q, position, out);
+    const oscar_layer *layer = &l->layer;
+    int h = x / (layer->q_heads / layer->kv_heads), i;
+    float query[OSCAR__DIM_MAX], values[OSCAR__DIM_MAX];
+    oscar__softmax sum, part;
+    double total, more;
+    oscar__view_row(q, layer->q_heads, layer->k_dim, row, x, query);
+    total = oscar__attend_pages_one(l, &seen->pages, share->page_first, share->page_count, h, query, position, &sum);
     if (share->windows) {
-        double part_lse = oscar__attend_rows_one(&l->layer, OSCAR_F32, seen->spans, seen->span_count, h, q, position,
-                                                 &part);
-        *lse = oscar__softmax_join(out, *lse, &part, part_lse);
+        more = oscar__attend_rows_one(layer, OSCAR_F32, seen->spans, seen->span_count, h, query, position, &part);
+        total = oscar__softmax_join(&sum, total, &part, more);
     }
     if (chunk) {
-        double part_lse = oscar__attend_rows_one(&l->layer, l->window_type, chunk, 1, h, q, position, &part);
-        *lse = oscar__softmax_join(out, *lse, &part, part_lse);
+        more = oscar__attend_rows_one(layer, l->window_type, chunk, 1, h, query, position, &part);
+        total = oscar__softmax_join(&sum, total, &part, more);
     }
-    if (sink_logit) {
-        oscar__softmax_begin(&part, l->layer.v_dim);   /* one more key of value 0 */
-        *lse = oscar__softmax_join(out, *lse, &part, (double)sink_logit[x]);
+    if (sink_logits) {
+        oscar__softmax_begin(&part, layer->v_dim);   /* one more key of value 0 */
+        total = oscar__softmax_join(&sum, total, &part, (double)sink_logits[x]);
     }
-}
-
-static void oscar__attend_store(const oscar_layer *l, const oscar__softmax *s, double total, int64_t row, int x,
-                                const oscar_out *o, float *lse)
-{
-    float values[OSCAR__DIM_MAX];
-    int i;
-    for (i = 0; i < l->v_dim; i++) values[i] = (float)s->acc[i];
-    oscar__store_saturated(o->type, values, (size_t)l->v_dim, oscar__out_at(o, l->q_heads, l->v_dim, row, x));
-    if (lse) lse[row * l->q_heads + x] = (float)total;
+    for (i = 0; i < layer->v_dim; i++) values[i] = (float)sum.acc[i];
+    oscar__store_saturated(o->type, values, (size_t)layer->v_dim,
+                           oscar__out_at(o, layer->q_heads, layer->v_dim, row, x));
+    if (lse) lse[row * layer->q_heads + x] = (float)total;
 }
 
 static oscar_result oscar__attend_arguments(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
@@ -7961,67 +8066,95 @@ static oscar_result oscar__attend_arguments(const oscar_cache *cache, int layer,
     return OSCAR_OK;
 }
 
-/* The share of KV head h that part of parts has. The work of a sequence is a line of Hkv x (pages, then windows), each
-   unit as long as its tokens; a unit belongs to the part that its start falls into. */
-static oscar__share oscar__share_of(const oscar_layout *l, const oscar__visible *seen, int h, int part, int parts)
+/* An entry of a batch as work: KV heads one after the other, of each the pages that the first query's sliding window
+   reaches, then the windows, which are one unit. Measured in tokens times rows. */
+typedef struct oscar__attended {
+    int64_t length;
+    oscar__visible seen;
+    int64_t page_first, page_count;
+    int64_t page_work, head_work;
+} oscar__attended;
+
+static void oscar__attended_of(const oscar_cache *cache, int layer, const oscar_batch *b, oscar__attended *out)
 {
-    double head = (double)seen->pages.count * l->page_tokens + (double)seen->window_tokens;
-    double each = head * l->layer.kv_heads / parts;
-    oscar__share share = { 0, 0, 0 };
-    int64_t i;
-    for (i = 0; i <= seen->pages.count; i++) {
-        int owner = each > 0 ? (int)((head * h + (double)i * l->page_tokens) / each) : 0;
-        if ((owner < parts ? owner : parts - 1) != part) continue;
-        if (i == seen->pages.count) { share.windows = 1; break; }
-        if (!share.page_count) share.page_first = i;
-        share.page_count++;
-    }
+    const oscar__store_layer *s = &cache->layers[layer];
+    const oscar__seq *seq = &cache->pager->seqs[oscar__seq_slot(b->seq)];
+    int64_t start, pages = seq->step_history / s->layout.page_tokens;
+    out->length = seq->length + seq->step_rows;
+    oscar__visible_of(cache, s, oscar__seq_slot(b->seq), out->length, seq->step_history, &out->seen);
+    start = oscar__window_start(&s->layout.layer, out->length - b->rows) - cache->pager_desc.sink;
+    out->page_first = start > 0 ? start / s->layout.page_tokens : 0;
+    if (out->page_first > pages) out->page_first = pages;
+    out->page_count = pages - out->page_first;
+    out->page_work = s->layout.page_tokens * b->rows;
+    out->head_work = out->page_count * out->page_work + out->seen.window_tokens * b->rows;
+}
+
+/* Pages of a head whose middle lies before `bound`, which counts from the head's first page. */
+static int64_t oscar__pages_before(const oscar__attended *a, int64_t bound)
+{
+    if (!a->page_work || bound <= a->page_work / 2) return 0;
+    if (bound > a->page_count * a->page_work) return a->page_count;
+    return (bound - a->page_work / 2 + a->page_work - 1) / a->page_work;
+}
+
+/* What of a head whose work starts at `at` lies in [from, to): a unit belongs to the part that its middle is in. */
+static oscar__share oscar__share_of(const oscar__attended *a, int64_t at, int64_t from, int64_t to)
+{
+    int64_t first = oscar__pages_before(a, from - at);
+    int64_t windows = at + (a->page_count * a->page_work + a->head_work) / 2;   /* their middle */
+    oscar__share share;
+    share.page_first = a->page_first + first;
+    share.page_count = oscar__pages_before(a, to - at) - first;
+    share.windows = from <= windows && windows < to;
     return share;
 }
 
-/* One part of the attention of a checked batch entry that holds `length` tokens, `history` of them in pages. */
-static void oscar__attend_run(const oscar_cache *cache, int layer, const oscar_batch *b, int64_t length,
-                              int64_t history, const oscar_view *q, const float *sink_logits, int part, int parts,
+/* One checked entry: the share of each head, for all of its rows. before: work of the batch in front of it. */
+static void oscar__attend_run(const oscar_cache *cache, int layer, const oscar_batch *b, const oscar__attended *a,
+                              const oscar_view *q, const float *sink_logits, int64_t before, int64_t from, int64_t to,
                               const oscar_out *o, float *lse)
 {
-    const oscar__store_layer *s = &cache->layers[layer];
-    const oscar_layer *l = &s->layout.layer;
-    oscar__visible seen;
+    const oscar_layout *l = &cache->layers[layer].layout;
+    int h, x, group = l->layer.q_heads / l->layer.kv_heads;
     int64_t r;
-    int x;
-    oscar__visible_of(cache, s, oscar__seq_slot(b->seq), length, history, &seen);
-    for (x = 0; x < l->q_heads; x++) {
-        oscar__share share = oscar__share_of(&s->layout, &seen, x / (l->q_heads / l->kv_heads), part, parts);
-        for (r = 0; r < b->rows; r++) {
-            oscar__softmax sum;
-            float query[OSCAR__DIM_MAX];
-            double total;
-            oscar__view_row(q, l->q_heads, l->k_dim, b->row + r, x, query);
-            oscar__attend_query(&s->layout, &seen, &share, NULL, x, query, length - b->rows + r, sink_logits, &sum,
-                                &total);
-            oscar__attend_store(l, &sum, total, b->row + r, x, o, lse);
-        }
+    for (h = 0; h < l->layer.kv_heads; h++) {
+        oscar__share share = oscar__share_of(a, before + h * a->head_work, from, to);
+        for (x = h * group; x < (h + 1) * group; x++)
+            for (r = 0; r < b->rows; r++)
+                oscar__attend_row(l, &a->seen, &share, NULL, q, b->row + r, x, a->length - b->rows + r, sink_logits, o,
+                                  lse);
     }
 }
 
-/* Checks the whole batch, then runs it. */
+/* Checks the whole batch, then runs one part of its work. */
 static oscar_result oscar__attend_batch(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
                                         const oscar_view *q, const float *sink_logits, int part, int parts,
                                         const oscar_out *o, float *lse)
 {
     oscar_result result = oscar__attend_arguments(cache, layer, batch, count, q, o);
-    int64_t length, history;
+    int64_t total = 0, before = 0, from, to;
+    oscar__attended a;
     int i;
-    for (i = 0; result == OSCAR_OK && i < count; i++)
-        if (batch[i].seq) result = oscar__attend_entry(cache, layer, &batch[i], &length, &history);
+    for (i = 0; result == OSCAR_OK && i < count; i++) {
+        if (!batch[i].seq) continue;
+        result = oscar__attend_entry(cache, layer, &batch[i]);
+        if (result != OSCAR_OK) break;
+        oscar__attended_of(cache, layer, &batch[i], &a);
+        total += a.head_work * cache->layers[layer].layout.layer.kv_heads;
+    }
     if (result != OSCAR_OK) return result;
+    from = total / parts * part + total % parts * part / parts;
+    to = total / parts * (part + 1) + total % parts * (part + 1) / parts;
+    if (part + 1 == parts) to = INT64_MAX;   /* also windows without a token, which start at the very end */
     for (i = 0; i < count; i++) {
         if (!batch[i].seq) {
             oscar__attend_padding(&cache->layers[layer].layout.layer, &batch[i], o, lse);
             continue;
         }
-        (void)oscar__attend_entry(cache, layer, &batch[i], &length, &history);
-        oscar__attend_run(cache, layer, &batch[i], length, history, q, sink_logits, part, parts, o, lse);
+        oscar__attended_of(cache, layer, &batch[i], &a);
+        oscar__attend_run(cache, layer, &batch[i], &a, q, sink_logits, before, from, to, o, lse);
+        before += a.head_work * cache->layers[layer].layout.layer.kv_heads;
     }
     return OSCAR_OK;
 }
@@ -8067,14 +8200,8 @@ static void oscar__prefill_entry(const oscar_cache *cache, const oscar__store_la
     chunk.count = b->rows;
     chunk.position = seq->length;
     for (r = 0; r < b->rows; r++)
-        for (x = 0; x < l->q_heads; x++) {
-            oscar__softmax sum;
-            float query[OSCAR__DIM_MAX];
-            double total;
-            oscar__view_row(q, l->q_heads, l->k_dim, b->row + r, x, query);
-            oscar__attend_query(&s->layout, &seen, &all, &chunk, x, query, seq->length + r, sink_logits, &sum, &total);
-            oscar__attend_store(l, &sum, total, b->row + r, x, o, lse);
-        }
+        for (x = 0; x < l->q_heads; x++)
+            oscar__attend_row(&s->layout, &seen, &all, &chunk, q, b->row + r, x, seq->length + r, sink_logits, o, lse);
 }
 
 OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_batch *batch, int count,
@@ -8092,7 +8219,7 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
             result = OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_STATE, "slot %i has a step of drafts: append them, then "
                                  "attend", oscar__seq_slot(batch[i].seq));
     }
-    if (result == OSCAR_OK) result = oscar__append_check(cache, layer, batch, count, k, v);
+    if (result == OSCAR_OK) result = oscar__append_claim(cache, layer, batch, count, k, v);
     if (result != OSCAR_OK) return result;
     s = &cache->layers[layer];
     for (i = 0; i < count; i++) {

@@ -1185,18 +1185,18 @@ static void test_disk(const char *path)
     oscar_rotations_destroy(r2);
     CHECK(w.live == 0);
 
-    TEST("save and load: paths that cannot be written or read are ERR_FORMAT");
+    TEST("save and load: paths that cannot be written or read are ERR_FILE, half a file ERR_FORMAT");
     oscar_rotations_destroy(r);
     CHECK(oscar_rotations_read(bytes, size, &hooks, &r) == OSCAR_OK);
     w.calls = 0;
     w.live = 0;
-    CHECK(oscar_rotations_save(r, "no such folder/file") == OSCAR_ERR_FORMAT && w.code == OSCAR_ERR_FORMAT);
-    CHECK(oscar_rotations_save(r, ".") == OSCAR_ERR_FORMAT && w.code == OSCAR_ERR_FORMAT && !exists("..tmp"));
+    CHECK(oscar_rotations_save(r, "no such folder/file") == OSCAR_ERR_FILE && w.code == OSCAR_ERR_FILE);
+    CHECK(oscar_rotations_save(r, ".") == OSCAR_ERR_FILE && w.code == OSCAR_ERR_FILE && !exists("..tmp"));
     CHECK(oscar_rotations_save(r, NULL) == OSCAR_ERR_ARGUMENT);
     CHECK(oscar_rotations_save(NULL, path) == OSCAR_ERR_ARGUMENT);
     r2 = untouched;
-    CHECK(oscar_rotations_load("no such file", &hooks, &r2) == OSCAR_ERR_FORMAT);
-    CHECK(oscar_rotations_load(".", &hooks, &r2) == OSCAR_ERR_FORMAT);
+    CHECK(oscar_rotations_load("no such file", &hooks, &r2) == OSCAR_ERR_FILE);
+    CHECK(oscar_rotations_load(".", &hooks, &r2) == OSCAR_ERR_FILE);
     CHECK(oscar_rotations_load(NULL, &hooks, &r2) == OSCAR_ERR_ARGUMENT);
     CHECK(oscar_rotations_load(path, &hooks, NULL) == OSCAR_ERR_ARGUMENT);
     f = fopen(path, "wb");
@@ -1204,7 +1204,7 @@ static void test_disk(const char *path)
     CHECK(oscar_rotations_load(path, &hooks, &r2) == OSCAR_ERR_FORMAT);
     f = fopen(path, "wb");
     CHECK(f && !fclose(f));
-    CHECK(oscar_rotations_load(path, &hooks, &r2) == OSCAR_ERR_FORMAT);
+    CHECK(oscar_rotations_load(path, &hooks, &r2) == OSCAR_ERR_FILE);
     CHECK(r2 == untouched && w.live == 0);
     remove(path);
     oscar_rotations_destroy(r);
