@@ -14,7 +14,7 @@ BENCH_FLAGS = -O2
 
 TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
 ASAN_TESTS := $(filter-out test_expected,$(TESTS))
-NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_math test_pages test_regions,$(TESTS))
+NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_math test_pages,$(TESTS))
 TSAN_TESTS := $(filter test_threads,$(TESTS))
 FUZZERS := $(patsubst tests/%.c,%,$(filter-out tests/fuzz_main.c,$(sort $(wildcard tests/fuzz_*.c))))
 BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))
@@ -58,12 +58,12 @@ bench: $(BENCHES:%=build/bench/%)
 
 -include build/probe.mk
 
-FLAGS_plain = -O1 -g
-FLAGS_native = -O3 -march=native -ffp-contract=fast
-FLAGS_asan = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FLAGS_tsan = -O1 -g -fsanitize=thread
 # plain: everything; asan: all but the long run over real activations; native: where the compiler could change bytes or
-# sums; tsan: threads
+# sums; tsan: threads. Warnings are the business of the first.
+FLAGS_plain = -O1 -g $(WARN)
+FLAGS_native = -O3 -march=native -ffp-contract=fast -w
+FLAGS_asan = -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -w
+FLAGS_tsan = -O1 -g1 -fsanitize=thread -w
 plain_CC = $(CC)
 native_CC = $(NATIVE_CC)
 asan_CC = $(ASAN_CC)
@@ -76,7 +76,7 @@ export TSAN_OPTIONS = halt_on_error=0:exitcode=66
 define test_build
 $(TESTS:%=build/test/$(1)/%): build/test/$(1)/%: tests/%.c $(HEADERS)
 	@mkdir -p $$(@D); rm -f $$@
-	@sh tests/run.sh compile $$@.build $$($(1)_CC) -std=c99 $$(FLAGS_$(1)) $$(WARN) -I. $$< -o $$@ $$(LIBS)
+	@sh tests/run.sh compile $$@.build $$($(1)_CC) -std=c99 $$(FLAGS_$(1)) -I. $$< -o $$@ $$(LIBS)
 
 $(TESTS:%=build/test/$(1)/%.log): build/test/$(1)/%.log: build/test/$(1)/% FORCE
 	@sh tests/run.sh program $(1) $$* $$<
@@ -91,16 +91,18 @@ $(TESTS): %: build/test/plain/%
 $(FUZZERS:%=build/test/fuzz/%): build/test/fuzz/%: tests/%.c tests/fuzz_main.c $(HEADERS)
 	@mkdir -p $(@D); rm -f $@
 	@sh tests/run.sh compile $@.build $(or $(ASAN_CC),$(CC)) -std=c99 $(if $(ASAN_CC),$(FLAGS_asan),$(FLAGS_plain)) \
-	    $(WARN) -DFUZZ_LIBFUZZER -I. $< tests/fuzz_main.c -o $@ $(LIBS)
+	    -DFUZZ_LIBFUZZER -I. $< tests/fuzz_main.c -o $@ $(LIBS)
 
 $(FUZZERS:%=build/test/fuzz/%.log): build/test/fuzz/%.log: build/test/fuzz/% FORCE
 	@sh tests/run.sh program fuzz $* $<
 
 # == ALL TESTS ==
 
+# A third compiler, where CC is one: cc is mostly one of the two.
+OTHER_CC = $(filter-out gcc clang $(if $(shell command -v gcc || command -v clang),cc),$(CC))
 COMMAND_packaging-gcc = sh tests/packaging.sh gcc
-COMMAND_packaging-clang = sh tests/packaging.sh "clang $(filter-out cc gcc clang,$(CC))"
-COMMAND_bytes = sh tests/bytes.sh "gcc clang $(filter-out cc gcc clang,$(CC))"
+COMMAND_packaging-clang = sh tests/packaging.sh "clang $(OTHER_CC)"
+COMMAND_bytes = sh tests/bytes.sh "gcc clang $(OTHER_CC)"
 COMMAND_golden = sh tests/python.sh golden $(PYTHON)
 COMMAND_safetensors = sh tests/python.sh safetensors $(PYTHON) build/test/plain/test_files
 COMMAND_examples = sh tests/examples.sh $(CC)
@@ -109,7 +111,7 @@ SCRIPTS = packaging-gcc packaging-clang bytes examples golden safetensors style
 
 $(SCRIPTS:%=build/test/scripts/%.log): build/test/scripts/%.log: FORCE
 	@sh tests/run.sh program scripts $* $(COMMAND_$*)
-build/test/scripts/safetensors.log: build/test/plain/test_files
+build/test/scripts/safetensors.log: $(filter %/test_files,$(TESTS:%=build/test/plain/%))
 
 build/test/asan/none.log: FORCE
 	@sh tests/run.sh missing asan "$(CC) builds no running program with -fsanitize=address,undefined"

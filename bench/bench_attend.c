@@ -40,21 +40,18 @@ enum { SOURCE = 1024, CHUNK = 256, QUERIES = 8, THREADS = 2, OUT = Q_HEADS * DIM
 #include "plain_bf16.h"
 #endif
 
-static plain_kernel *plain_choose(const char **name)
+static plain_kernel plain_choose(void)
 {
+    static const plain_kernel narrow = { "128-bit vectors", plain_attend, plain_read };
 #if defined(__x86_64__)
+    static const plain_kernel avx2 = { "256-bit vectors", plain_avx2_attend, plain_avx2_read };
+    static const plain_kernel avx512 = { "512-bit vectors", plain_avx512_attend, plain_avx512_read };
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
-        && __builtin_cpu_supports("avx512vl")) {
-        *name = "512-bit vectors";
-        return plain_avx512_attend;
-    }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        *name = "256-bit vectors";
-        return plain_avx2_attend;
-    }
+        && __builtin_cpu_supports("avx512vl"))
+        return avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
 #endif
-    *name = "128-bit vectors";
-    return plain_attend;
+    return narrow;
 }
 
 /* == WHAT IS MEASURED == */
@@ -72,7 +69,7 @@ typedef struct setup {
     char label[32];           /* "4k.32layers" */
     float *k, *v, *q;         /* SOURCE tokens; QUERIES queries */
     subject int2, bf16;
-    plain_kernel *plain;
+    plain_kernel plain;
     unsigned char *pages;     /* the baseline's BF16 pages, [layer][page] */
     size_t pages_bytes;
 } setup;
@@ -125,7 +122,7 @@ static void plain_part(void *argument, int part, int parts)
                 q[a].odd[i] = from[2 * i + 1] * s->bf16.layout.layer.scale;
             }
         }
-        s->plain(layer + (size_t)h * s->bf16.layout.head_bytes, page_bytes, s->tokens / PAGE, q, &state);
+        s->plain.attend(layer + (size_t)h * s->bf16.layout.head_bytes, page_bytes, s->tokens / PAGE, q, &state);
         for (a = 0; a < GROUP; a++) {
             float *o = job->o + job->layer * OUT + (h * GROUP + a) * DIM;
             for (i = 0; i < PLAIN_HALF; i++) {
@@ -494,6 +491,7 @@ static void add_cases(setup *s, bench_table *table, step_job *jobs, int job_coun
         readers[i].data = s->pages;
         readers[i].bytes = s->pages_bytes;
         readers[i].threads = i + 1;
+        readers[i].read = s->plain.read;
         c = bench_case_of(bench_read, &readers[i], "%s read %dt", s->label, i + 1);
         c.units = (double)s->layers * s->tokens * KV_HEADS;
         c.bytes = (double)s->pages_bytes;
@@ -608,7 +606,6 @@ int main(int argc, char **argv)
     static const char *const quick[] = { "4k:4", "16k:1" }, *const full[] = { "4k:1", "4k:32", "32k:6", "128k:3" };
     static float query[QUERIES * OUT];
     setup pattern;
-    const char *name;
     int i, t, h;
     oscar_isa isa;
     memset(&pattern, 0, sizeof pattern);
@@ -618,8 +615,8 @@ int main(int argc, char **argv)
             for (argc--; i < argc; i++) argv[i] = argv[i + 1];
         }
     bench_begin("bench_attend", "[--full] [--windows] [TOKENS:LAYERS ...]", argc, argv);
-    pattern.plain = plain_choose(&name);
-    printf("# baseline  BF16 plain, %s; read: 64-bit words\n", name);
+    pattern.plain = plain_choose();
+    printf("# baseline  BF16 plain and read, %s\n", pattern.plain.name);
     pattern.k = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
     pattern.v = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
     pattern.q = query;

@@ -8,7 +8,8 @@
 
    Four query heads share each row. A bf16 number is the upper half of a float, so a 32-bit word of a row gives the
    float of its even channel by a shift and that of its odd channel by a mask; query and output are kept as even and odd
-   halves. Words are little endian. Page of one KV head: keys [PLAIN_PAGE][PLAIN_DIM], then values alike. */
+   halves. While the keys of a page are read its values are fetched, and then the keys of the next page. Words are
+   little endian. Page of one KV head: keys [PLAIN_PAGE][PLAIN_DIM], then values alike. */
 
 #ifndef PLAIN_BF16_H
 #define PLAIN_BF16_H
@@ -25,9 +26,15 @@ typedef struct plain_state {
     plain_half o[PLAIN_GROUP];
 } plain_state;
 
-/* One KV head over all its pages; q is already scaled. pages points at the head's part of the first page. */
-typedef void plain_kernel(const unsigned char *pages, size_t page_bytes, int page_count, const plain_half *q,
-                          plain_state *state);
+/* What the bench uses of one vector width.
+     attend  one KV head over all its pages; q is already scaled; pages points at the head's part of the first page
+     read    OR of all words */
+typedef struct plain_kernel {
+    const char *name;
+    void (*attend)(const unsigned char *pages, size_t page_bytes, int page_count, const plain_half *q,
+                   plain_state *state);
+    uint64_t (*read)(const void *data, size_t bytes);
+} plain_kernel;
 
 #if defined(__clang__)
 #  define PLAIN_FAST                 /* clang contracts within an expression by itself, or by the pragma below */
@@ -51,6 +58,7 @@ PLAIN_INLINE void PLAIN(scores)(const unsigned char *k, const plain_half *q, flo
     int t, i, a;
     for (t = 0; t < PLAIN_PAGE; t++, k += 2 * PLAIN_DIM) {
         PLAIN(lanes) sum[PLAIN_GROUP];
+        for (i = 0; i < 2 * PLAIN_DIM; i += 64) __builtin_prefetch(k + 2 * PLAIN_DIM * PLAIN_PAGE + i);   /* value */
         for (i = 0; i < PLAIN_HALF; i += PLAIN_LANES) {
             PLAIN(words) w;
             PLAIN(lanes) even, odd, q_even, q_odd;
@@ -124,19 +132,23 @@ PLAIN_INLINE float PLAIN(weights)(float *x, float top)
     return total;
 }
 
-/* o[head] += sum over tokens of weight v */
-PLAIN_INLINE void PLAIN(values)(const unsigned char *v, float weight[PLAIN_GROUP][PLAIN_PAGE], plain_half *o)
+/* o[head] += sum over tokens of weight v. next: the keys that come next; the first two passes over the tokens fetch
+   them, half of the page each. */
+PLAIN_INLINE void PLAIN(values)(const unsigned char *v, const unsigned char *next,
+                                float weight[PLAIN_GROUP][PLAIN_PAGE], plain_half *o)
 {
     PLAIN_CONTRACT
-    int t, i, a, b;
-    for (i = 0; i < PLAIN_HALF; i += PLAIN_BLOCK * PLAIN_LANES) {
+    int t, i, a, b, pass = 0;
+    for (i = 0; i < PLAIN_HALF; i += PLAIN_BLOCK * PLAIN_LANES, pass++) {
         PLAIN(lanes) even[PLAIN_GROUP][PLAIN_BLOCK], odd[PLAIN_GROUP][PLAIN_BLOCK];
         for (a = 0; a < PLAIN_GROUP; a++)
             for (b = 0; b < PLAIN_BLOCK; b++) {
                 memcpy(&even[a][b], o[a].even + i + b * PLAIN_LANES, sizeof even[a][b]);
                 memcpy(&odd[a][b], o[a].odd + i + b * PLAIN_LANES, sizeof odd[a][b]);
             }
-        for (t = 0; t < PLAIN_PAGE; t++)
+        for (t = 0; t < PLAIN_PAGE; t++) {
+            for (b = 0; b < PLAIN_DIM && pass < 2; b += 64)
+                __builtin_prefetch(next + PLAIN_DIM * (PLAIN_PAGE * pass + t) + b);
             for (b = 0; b < PLAIN_BLOCK; b++) {
                 PLAIN(words) w;
                 PLAIN(lanes) v_even, v_odd;
@@ -148,12 +160,32 @@ PLAIN_INLINE void PLAIN(values)(const unsigned char *v, float weight[PLAIN_GROUP
                     odd[a][b] = v_odd * weight[a][t] + odd[a][b];
                 }
             }
+        }
         for (a = 0; a < PLAIN_GROUP; a++)
             for (b = 0; b < PLAIN_BLOCK; b++) {
                 memcpy(o[a].even + i + b * PLAIN_LANES, &even[a][b], sizeof even[a][b]);
                 memcpy(o[a].odd + i + b * PLAIN_LANES, &odd[a][b], sizeof odd[a][b]);
             }
     }
+}
+
+/* OR of all words: the roof for attend. bytes: a multiple of 512. */
+PLAIN_TARGET PLAIN_FAST static uint64_t PLAIN(read)(const void *data, size_t bytes)
+{
+    const unsigned char *p = (const unsigned char *)data, *end = p + bytes;
+    PLAIN(words) sum[8], w;
+    uint64_t result[PLAIN_LANES / 2];
+    int l;
+    memset(sum, 0, sizeof sum);
+    for (; p < end; p += 8 * sizeof w)
+        for (l = 0; l < 8; l++) {
+            memcpy(&w, p + (size_t)l * sizeof w, sizeof w);
+            sum[l] |= w;
+        }
+    for (l = 1; l < 8; l++) sum[0] |= sum[l];
+    memcpy(result, &sum[0], sizeof result);
+    for (l = 1; l < PLAIN_LANES / 2; l++) result[0] |= result[l];
+    return result[0];
 }
 
 PLAIN_TARGET PLAIN_FAST static void PLAIN(attend)(const unsigned char *pages, size_t page_bytes, int page_count,
@@ -177,7 +209,7 @@ PLAIN_TARGET PLAIN_FAST static void PLAIN(attend)(const unsigned char *pages, si
             }
             state->sum[a] += PLAIN(weights)(score[a], state->top[a]);
         }
-        PLAIN(values)(k + 2 * PLAIN_DIM * PLAIN_PAGE, score, state->o);
+        PLAIN(values)(k + 2 * PLAIN_DIM * PLAIN_PAGE, page + 1 < page_count ? k + page_bytes : k, score, state->o);
     }
 }
 

@@ -35,12 +35,12 @@ hashes()   # LAUNCHER COMPILER FLAGS...
 }
 
 for compiler in ${1:-gcc clang}; do
-    hashes "" "$compiler" -O0
     hashes "" "$compiler" -O2
     hashes "" "$compiler" -O3 -march=native -ffp-contract=fast
-    hashes "" "$compiler" -O2 -m32
 done
+hashes "" gcc -O0
 hashes "" gcc -O2 -m32 -mfpmath=387
+hashes "" gcc -O2 -m32 -msse2 -mfpmath=sse
 hashes "qemu-aarch64-static" aarch64-linux-gnu-gcc -O2 -static
 hashes "qemu-s390x-static" s390x-linux-gnu-gcc -O2 -static
 

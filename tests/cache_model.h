@@ -831,7 +831,7 @@ static inline int twin_open(twin *t)
 static inline void twin_close(twin *t, int slot)
 {
     oscar_seq handle = t->m.seq[slot].handle;
-    oscar_seq_state state;
+    oscar_seq_state state = { 0 };
     CHECK(oscar_cache_close(t->cache, handle) == OSCAR_OK);
     CHECK(oscar_cache_close(t->cache, handle) == OSCAR_ERR_HANDLE);
     CHECK(oscar_cache_get(t->cache, handle, &state) == OSCAR_ERR_HANDLE);
@@ -1156,7 +1156,7 @@ static inline oscar_result twin_prefill(twin *t, int slot, int64_t rows, uint64_
 static inline void twin_check_state(twin *t, int slot)
 {
     const model_seq *s = &t->m.seq[slot];
-    oscar_seq_state state;
+    oscar_seq_state state = { 0 };
     int64_t i, j;
     CHECK(oscar_cache_get(t->cache, s->handle, &state) == OSCAR_OK);
     CHECK_MSG(state.length == s->n && state.history == s->h,
@@ -1195,7 +1195,7 @@ static inline void twin_check_pages(twin *t, int slot, int layer)
 {
     const model_seq *s = &t->m.seq[slot];
     int64_t count = model_shown_history(s, layer) / t->m.page_tokens, i;
-    oscar_seq_state state;
+    oscar_seq_state state = { 0 };
     CHECK(oscar_cache_get(t->cache, s->handle, &state) == OSCAR_OK);
     if (state.page_count != s->page_count) return;
     for (i = 0; i < count; i++)

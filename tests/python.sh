@@ -12,6 +12,7 @@ mkdir -p build/python
 golden() { "$python" tests/golden.py build/python/golden.h && cmp tests/golden.h build/python/golden.h; }
 
 if ! command -v "$python" >/dev/null 2>&1; then skip "$step" "no $python"
+elif [ "$step" = safetensors ] && [ ! -x "$3" ]; then skip "$step" "$3 is not built"
 elif [ "$step" = safetensors ]; then exec "$python" tests/safetensors_check.py "$3"
 elif "$python" -c "import numpy" >/dev/null 2>&1; then check_ok "tests/golden.h is what golden.py writes" golden
 else skip "golden.py" "$python has no numpy"

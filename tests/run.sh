@@ -80,7 +80,7 @@ sum()
     for log; do
         if ! grep "$number_line" "$log" | tail -n 1 | grep -q ', 0 failed,' || grep -q '[0-9]: warning: ' "$log"; then
             printf '\n-- %s\n' "$log"
-            tail -n 100 "$log"
+            grep -v "$number_line" "$log" | tail -n 100
         fi
     done
     printf '\n'

@@ -738,7 +738,7 @@ static void test_offsets(void)
     oscar_layer l = simple_layer(HEADS, DIM, 0);
     oscar_cache_desc d = simple_desc(&l, 1, 3, pages), small;
     twin far, near;
-    oscar_seq_state state;
+    oscar_seq_state state = { 0 };
     int i, slot;
     TEST("C4.23 a pool above 4 GiB");
     d.hooks.alloc = map_alloc;

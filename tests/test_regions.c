@@ -90,7 +90,7 @@ static void test_exact_windows(void)
     for (i = 0; i < 2; i++) k[target[i] * D + i] = 20;
     if (twin_make(&t, &d)) {
         oscar_view kv = dense_view(k), vv = dense_view(v);
-        oscar_seq_state state;
+        oscar_seq_state state = { 0 };
         oscar_batch b;
         test_random r = { 9 };
         const oscar_layout *layout = &t.cache->layers[0].layout;
@@ -186,7 +186,7 @@ static void test_chunking(void)
 /* What the length alone must give after appends. */
 static void check_formula(twin *t, int slot)
 {
-    oscar_seq_state s;
+    oscar_seq_state s = { 0 };
     oscar_stats stats;
     int64_t due;
     CHECK(oscar_cache_get(t->cache, t->m.seq[slot].handle, &s) == OSCAR_OK);
