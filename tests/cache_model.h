@@ -25,6 +25,35 @@ static inline void *model_get(size_t count, size_t each)
     return p;
 }
 
+/* -- descs and views of float rows, zeroed but for what is given -- */
+
+static inline oscar_cache_desc model_desc(const oscar_layer *layers, int count, int sequences, int64_t pages)
+{
+    oscar_cache_desc d;
+    memset(&d, 0, sizeof d);
+    d.layers = layers;
+    d.layer_count = count;
+    d.max_sequences = sequences;
+    d.max_pages = pages;
+    return d;
+}
+
+static inline oscar_view dense_view(const float *data)
+{
+    oscar_view v;
+    memset(&v, 0, sizeof v);
+    v.data = data;
+    return v;
+}
+
+static inline oscar_out dense_out(float *data)
+{
+    oscar_out v;
+    memset(&v, 0, sizeof v);
+    v.data = data;
+    return v;
+}
+
 /* -- hooks: an allocator that keeps book, and the last sentence of the log -- */
 
 typedef struct model_memory {

@@ -24,33 +24,6 @@ static oscar_layer simple_layer(int heads, int k_dim, int v_dim)
     return l;
 }
 
-static oscar_cache_desc simple_desc(const oscar_layer *layers, int count, int sequences, int64_t pages)
-{
-    oscar_cache_desc d;
-    memset(&d, 0, sizeof d);
-    d.layers = layers;
-    d.layer_count = count;
-    d.max_sequences = sequences;
-    d.max_pages = pages;
-    return d;
-}
-
-static oscar_view dense_view(const float *data)
-{
-    oscar_view v;
-    memset(&v, 0, sizeof v);
-    v.data = data;
-    return v;
-}
-
-static oscar_out dense_out(float *data)
-{
-    oscar_out v;
-    memset(&v, 0, sizeof v);
-    v.data = data;
-    return v;
-}
-
 static oscar_batch entry(oscar_seq seq, int64_t row, int64_t rows)
 {
     oscar_batch b;
@@ -255,7 +228,7 @@ static void random_run(uint64_t seed, int operations)
     memset(&store, 0, sizeof store);
     model_mixed_init(&x, seed);
     if (seed % 2) { x.layer[0].k_page_mean = -1; x.layer[0].k_group = 16; x.layer[1].k_page_mean = -1; }
-    d = simple_desc(x.layer, 1 + (int)(seed % 4), 4, 16);
+    d = model_desc(x.layer, 1 + (int)(seed % 4), 4, 16);
     d.sink = seed % 3 == 0 ? -1 : seed % 3 == 1 ? 5 : 64;
     d.recent = seed % 5 == 0 ? -1 : seed % 5 == 1 ? 1 : 40;
     d.max_draft = seed % 7 == 0 ? -1 : seed % 7 < 3 ? 70 : 20;
@@ -305,7 +278,7 @@ static void test_shapes(void)
     for (i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         l[0] = simple_layer(2, dims[i][0], dims[i][1]);
         l[0].q_heads = 4;
-        d = simple_desc(l, 1, 1, 8);
+        d = model_desc(l, 1, 1, 8);
         if (!twin_create(&t, &d, i)) continue;
         twin_open(&t);
         twin_prefill(&t, 0, 10, 5);
@@ -320,7 +293,7 @@ static void test_shapes(void)
     l[0] = simple_layer(8, 256, 0);
     l[0].window = 512;
     l[1] = simple_layer(1, 512, 0);
-    d = simple_desc(l, 2, 1, 24);
+    d = model_desc(l, 2, 1, 24);
     if (twin_create(&t, &d, 7)) {
         twin_open(&t);
         twin_step(&t, 0, 1500, 0, 5);
@@ -349,7 +322,7 @@ static void test_exact_layers(void)
     int i, x;
     TEST("C4.21 layers that stay in the window type");
     for (i = 0; i < 6; i++) l[i] = simple_layer(2, 16, 0);
-    d = simple_desc(l, 6, 1, 12);
+    d = model_desc(l, 6, 1, 12);
     CHECK(oscar_cache_bytes(&d, 700, &two) == OSCAR_OK);
     l[0].k_bits = l[0].v_bits = l[5].k_bits = l[5].v_bits = 16;
     CHECK(oscar_cache_bytes(&d, 700, &mixed) == OSCAR_OK);
@@ -380,7 +353,7 @@ static void test_exact_layers(void)
 static void test_full(void)
 {
     oscar_layer l = simple_layer(1, 16, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 8, 2);
+    oscar_cache_desc d = model_desc(&l, 1, 8, 2);
     model_memory memory;
     twin t;
     uint64_t sum;
@@ -421,7 +394,7 @@ static void test_full(void)
 static void test_rollback(void)
 {
     oscar_layer l = simple_layer(1, 16, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 3, 4);
+    oscar_cache_desc d = model_desc(&l, 1, 3, 4);
     twin t;
     uint64_t sum;
     TEST("C4.10 a reserve that does not fit leaves no trace");
@@ -505,7 +478,7 @@ static void test_asking(void)
     size_t i;
     TEST("C4.18 asking before acting");
     l[0] = l[1] = simple_layer(1, 16, 0);
-    d = simple_desc(l, 2, 3, 3);
+    d = model_desc(l, 2, 3, 3);
     for (i = 0; i < sizeof table / sizeof table[0]; i++) {
         model_memory memory;
         twin t;
@@ -546,7 +519,7 @@ static void test_asking(void)
 static void test_shift(void)
 {
     oscar_layer l = simple_layer(1, 16, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 1, 4);
+    oscar_cache_desc d = model_desc(&l, 1, 1, 4);
     twin t;
     uint64_t sum;
     TEST("C4.17 positions of stored keys cannot be shifted");
@@ -578,7 +551,7 @@ static void ragged_run(int prefill)
     static const int64_t before[3] = { 0, 400, 700 };
     static const int rows[3] = { 5, 1, 0 };
     oscar_layer l = simple_layer(HEADS, DIM, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 3, 12);
+    oscar_cache_desc d = model_desc(&l, 1, 3, 12);
     float in[3][15 * ROW], o[2][15 * ROW], lse[2][15 * HEADS];      /* together, alone */
     oscar_view view[3];
     oscar_out out[2];
@@ -640,7 +613,7 @@ static void test_padding(void)
 {
     enum { ROW = 16 };
     oscar_layer l = simple_layer(1, ROW, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 3, 12);
+    oscar_cache_desc d = model_desc(&l, 1, 3, 12);
     float k[8 * ROW], o[8 * ROW], lse[8], part_o[8 * ROW], part_lse[8];
     oscar_view view;
     oscar_out out;
@@ -685,7 +658,7 @@ static void test_scratch(void)
 {
     enum { TOKENS = 32768, DIM = 64 };
     oscar_layer l = simple_layer(1, DIM, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 1, TOKENS / 64);
+    oscar_cache_desc d = model_desc(&l, 1, 1, TOKENS / 64);
     model_memory memory;
     oscar_footprint bytes;
     oscar_cache *cache = NULL;
@@ -736,7 +709,7 @@ static void test_offsets(void)
     enum { HEADS = 8, DIM = 128 };
     static const int64_t pages = 150000;      /* of 35968 bytes: 5.02 GiB */
     oscar_layer l = simple_layer(HEADS, DIM, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 3, pages), small;
+    oscar_cache_desc d = model_desc(&l, 1, 3, pages), small;
     twin far, near;
     oscar_seq_state state = { 0 };
     int i, slot;
@@ -749,7 +722,7 @@ static void test_offsets(void)
     }
     oscar_cache_destroy(far.cache);
     if (!twin_create(&far, &d, 1)) return;
-    small = simple_desc(&l, 1, 3, 6);
+    small = model_desc(&l, 1, 3, 6);
     if (!twin_create(&near, &small, 1)) { twin_destroy(&far); return; }
     far.plain = near.plain = 1;
     /* one sequence holds all pages but six as an open step, without writing them */
@@ -784,7 +757,7 @@ static void test_prefill(void)
     int i;
     TEST("prefill of a prompt in one chunk is exact attention");
     model_mixed_init(&x, 4);
-    d = simple_desc(x.layer, 4, 2, 16);
+    d = model_desc(x.layer, 4, 2, 16);
     d.sink = 8;
     d.recent = 32;
     if (twin_create(&t, &d, 1)) {
@@ -828,7 +801,7 @@ static void test_attend_rules(void)
     twin t;
     TEST("how many rows may attend");
     l[0] = l[1] = simple_layer(2, 16, 0);
-    d = simple_desc(l, 2, 2, 16);
+    d = model_desc(l, 2, 2, 16);
     d.sink = 4;
     d.recent = 10;
     d.max_draft = 40;
@@ -889,7 +862,7 @@ static void test_attend_errors(void)
 {
     enum { ROW = 32 };
     oscar_layer l = simple_layer(2, 16, 0);
-    oscar_cache_desc d = simple_desc(&l, 1, 2, 4);
+    oscar_cache_desc d = model_desc(&l, 1, 2, 4);
     model_memory memory;
     float in[4 * ROW], o[4 * ROW], lse[8];
     oscar_view view, none, wrong;
@@ -1032,7 +1005,7 @@ static void test_balance(void)
     TEST("no part is empty: many short sequences, one long one, one long one with a sliding window");
     l[0] = l[1] = simple_layer(1, 16, 0);
     l[1].window = 1000;
-    d = simple_desc(l, 2, 16, 50);
+    d = model_desc(l, 2, 16, 50);
     if (!twin_create(&t, &d, 1)) return;
     t.plain = 1;
     for (i = 0; i < 16; i++) {
@@ -1056,7 +1029,7 @@ static void test_parts(void)
     int e, layer, parts;
     TEST("attention in 1 to 7 parts, joined, is the whole; C5.4 the sink logit counts once");
     model_mixed_init(&x, 4);
-    d = simple_desc(x.layer, 4, 4, 40);
+    d = model_desc(x.layer, 4, 4, 40);
     d.recent = 70;
     if (twin_create(&t, &d, 1)) {
         for (e = 0; e < 4; e++) {
@@ -1101,7 +1074,7 @@ static void test_numeric(void)
     l[0] = l[1] = simple_layer(HEADS, DIM, 0);
     l[1].k_bits = 16;                           /* V of layer 1 has 2 bits and a dense pair */
     l[1].v = pairs.pair;
-    d = simple_desc(l, 2, 3, 8);
+    d = model_desc(l, 2, 3, 8);
     for (i = 0; i < sizeof table / sizeof table[0]; i++) {
         model_memory memory;
         float in[2][6 * ROW], q[6 * ROW], o[6 * ROW], lse[6 * HEADS];
@@ -1170,7 +1143,7 @@ static void test_numeric(void)
 static void plain_run(const oscar_layer *l, const oscar_pair *fold, float *o)
 {
     enum { N = 400, D = 32 };
-    oscar_cache_desc d = simple_desc(l, 1, 1, 8);
+    oscar_cache_desc d = model_desc(l, 1, 1, 8);
     oscar_cache *cache = NULL;
     oscar_seq seq = 0;
     float *k = (float *)model_get(3 * N * D, sizeof *k), *v = k + N * D, *q = v + N * D;
@@ -1241,7 +1214,7 @@ static void test_defaults(void)
     for (i = 0; i < 3; i++) {
         oscar_layer zero = simple_layer(1, dims[i], 0), full, resolved;
         oscar_pair pair;
-        oscar_cache_desc d = simple_desc(&zero, 1, 1, 4), e;
+        oscar_cache_desc d = model_desc(&zero, 1, 1, 4), e;
         oscar_footprint a, b;
         twin t, u;
         size_t size;
@@ -1267,7 +1240,7 @@ static void test_defaults(void)
         CLOSE(resolved.k_clip, 0.96, 0);
         CLOSE(resolved.v_clip, 0.92, 0);
         zero = simple_layer(1, dims[i], 0);
-        e = simple_desc(&full, 1, 1, 4);
+        e = model_desc(&full, 1, 1, 4);
         e.window_type = OSCAR_BF16;
         e.sink = 64; e.recent = 256; e.page_tokens = 64; e.max_draft = 16;
         e.max_tokens = 320 + 4 * 64 + 63;
@@ -1316,8 +1289,8 @@ static void test_rotations(void)
     }
     x.layer[3].v_group = bare[3].v_group = 48;
     x.layer[0].k_page_mean = bare[0].k_page_mean = -1;
-    d = simple_desc(x.layer, 4, 1, 8);
-    e = simple_desc(bare, 4, 1, 8);
+    d = model_desc(x.layer, 4, 1, 8);
+    e = model_desc(bare, 4, 1, 8);
     e.rotations = rotations;
     e.hooks = model_memory_hooks(&memory);
     if (!twin_create(&t, &d, 1)) return;
@@ -1341,7 +1314,7 @@ static void test_rotations(void)
     TEST("rotations of another model are refused");
     one[0] = one[1] = simple_layer(2, 32, 16);
     CHECK(oscar_rotations_create(one, 1, NULL, NULL, &rotations) == OSCAR_OK);
-    e = simple_desc(one, 2, 1, 8);
+    e = model_desc(one, 2, 1, 8);
     e.rotations = rotations;
     e.hooks = model_memory_hooks(&memory);
     CHECK(oscar_cache_create(&e, &cache) == OSCAR_ERR_SHAPE && memory.code == OSCAR_ERR_SHAPE);
@@ -1372,7 +1345,7 @@ static void test_output_types(void)
     int i, layout;
     TEST("outputs of every type and layout are the float outputs, rounded");
     l.q_heads = HEADS;
-    d = simple_desc(&l, 1, 1, 8);
+    d = model_desc(&l, 1, 1, 8);
     if (!twin_create(&t, &d, 1)) return;
     twin_open(&t);
     twin_step(&t, 0, 450, 0, 1);

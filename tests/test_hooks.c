@@ -14,17 +14,6 @@ static oscar_layer small_layer(void)
     return l;
 }
 
-static oscar_cache_desc make_desc(const oscar_layer *layers, int count, int sequences, int64_t pages)
-{
-    oscar_cache_desc d;
-    memset(&d, 0, sizeof d);
-    d.layers = layers;
-    d.layer_count = count;
-    d.max_sequences = sequences;
-    d.max_pages = pages;
-    return d;
-}
-
 /* == CONTEXTS == */
 
 static void test_contexts(void)
@@ -41,7 +30,7 @@ static void test_contexts(void)
     for (i = 0; i < 2; i++) {
         memset(&memory[i], 0, sizeof memory[i]);
         memory[i].fill = 0xff;
-        d[i] = make_desc(x.layer, i ? 2 : 4, 3, i ? 9 : 12);
+        d[i] = model_desc(x.layer, i ? 2 : 4, 3, i ? 9 : 12);
         d[i].hooks = model_memory_hooks(&memory[i]);
         CHECK(oscar_cache_bytes(&d[i], 1000, &bytes[i]) == OSCAR_OK);
         CHECK(memory[i].calls == 0);
@@ -83,7 +72,7 @@ static void test_copies(void)
     TEST("layers and pairs are copied at create");
     model_mixed_init(&x, 1);
     model_mixed_init(&y, 1);
-    d = make_desc(y.layer, 4, 1, 12);
+    d = model_desc(y.layer, 4, 1, 12);
     if (twin_create(&t, &d, 1)) {
         model_destroy(&t.m);
         d.layers = x.layer;
@@ -119,7 +108,7 @@ static oscar_result life(const oscar_hooks *hooks)
     oscar_rotations *rotations = NULL, *again = NULL, *made = NULL;
     oscar_cache *cache = NULL;
     oscar_pager *pager = NULL;
-    oscar_cache_desc d = make_desc(&l, 1, 2, 4);
+    oscar_cache_desc d = model_desc(&l, 1, 2, 4);
     oscar_pager_desc pd;
     oscar_chunk chunk;
     oscar_result result;
@@ -207,7 +196,7 @@ static void test_failing(void)
     TEST("C4.10 create without memory leaves the output alone");
     {
         oscar_layer l = small_layer();
-        oscar_cache_desc d = make_desc(&l, 1, 2, 4);
+        oscar_cache_desc d = model_desc(&l, 1, 2, 4);
         oscar_cache *cache = (oscar_cache *)(void *)&memory;
         memset(&memory, 0, sizeof memory);
         memory.fail_at = 1;
@@ -253,7 +242,7 @@ static void test_figures(void)
         l.k_dim = l.k_group = l.v_group = expect[i].dim;
         l.k_fit = l.v_fit = OSCAR_CLIP;
         l.k_page_mean = -1;
-        d = make_desc(&l, 1, 1, 2043);
+        d = model_desc(&l, 1, 1, 2043);
         d.max_draft = -1;
         d.hooks = model_memory_hooks(&memory);
         CHECK(oscar_cache_bytes(&d, 131072, &f) == OSCAR_OK);
@@ -273,7 +262,7 @@ static void test_figures(void)
     TEST("C10.3 the recommended settings at 131072 tokens");
     {
         oscar_layer l = small_layer();
-        oscar_cache_desc d = make_desc(&l, 1, 1, 2043);
+        oscar_cache_desc d = model_desc(&l, 1, 1, 2043);
         oscar_footprint f;
         l.q_heads = l.kv_heads = 4;
         l.k_dim = 128;
@@ -356,7 +345,7 @@ static void test_sentences(void)
             memset(pair, 0, sizeof pair);
             l.k_dim = 32;
             pair[1].dim = 32;
-            d = make_desc(&l, 1, 2, 4);
+            d = model_desc(&l, 1, 2, 4);
             d.hooks = model_memory_hooks(&memory);
             if (!spoil(i, &l, &d, pair, &expect, &word)) { CHECK(i == 36); return; }
             f.total = 77;
@@ -374,7 +363,7 @@ static void test_sentences(void)
 static void test_null(void)
 {
     oscar_layer l = small_layer();
-    oscar_cache_desc d = make_desc(&l, 1, 1, 1);
+    oscar_cache_desc d = model_desc(&l, 1, 1, 1);
     oscar_cache *cache = NULL;
     oscar_layout layout;
     oscar_seq seq;

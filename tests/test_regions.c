@@ -13,34 +13,6 @@ static oscar_layer small_layer(void)
     return l;
 }
 
-/* The default windows: S0 = 64, W = 256, P = 64. */
-static oscar_cache_desc default_desc(const oscar_layer *layers, int count, int sequences, int64_t pages)
-{
-    oscar_cache_desc d;
-    memset(&d, 0, sizeof d);
-    d.layers = layers;
-    d.layer_count = count;
-    d.max_sequences = sequences;
-    d.max_pages = pages;
-    return d;
-}
-
-static oscar_view dense_view(const float *data)
-{
-    oscar_view v;
-    memset(&v, 0, sizeof v);
-    v.data = data;
-    return v;
-}
-
-static oscar_out dense_out(float *data)
-{
-    oscar_out v;
-    memset(&v, 0, sizeof v);
-    v.data = data;
-    return v;
-}
-
 static int twin_make(twin *t, const oscar_cache_desc *d)
 {
     if (!twin_create(t, d, 1)) return 0;
@@ -78,7 +50,7 @@ static void test_exact_windows(void)
     enum { N = 2000, D = 16 };
     static const int target[2] = { 3, 1990 };
     oscar_layer l = small_layer();
-    oscar_cache_desc d = default_desc(&l, 1, 1, 40);
+    oscar_cache_desc d = model_desc(&l, 1, 1, 40);
     float *k = (float *)model_get(2 * N * D, sizeof *k), *v = k + N * D;
     twin t;
     int i, c;
@@ -131,7 +103,7 @@ static void test_exact_windows(void)
 static void test_first_token(void)
 {
     oscar_layer l = small_layer();
-    oscar_cache_desc d = default_desc(&l, 1, 1, 20);
+    oscar_cache_desc d = model_desc(&l, 1, 1, 20);
     twin t;
     int i;
     TEST("C4.4 a sink of one token keeps it for ever");
@@ -165,7 +137,7 @@ static void test_chunking(void)
     float first_o[16], o[16], first_lse = 0, lse;
     TEST("C4.5 boundaries, bytes and later outputs do not depend on the chunks");
     model_mixed_init(&x, 6);
-    d = default_desc(x.layer, 4, 6, 30);
+    d = model_desc(x.layer, 4, 6, 30);
     if (twin_make(&t, &d)) {
         for (i = 0; i < 6; i++) {
             twin_open(&t);
@@ -203,7 +175,7 @@ static void test_growth(void)
 {
     static const int sizes[9] = { 1, 2, 3, 7, 8, 255, 256, 257, 1000 };
     oscar_layer l = small_layer();
-    oscar_cache_desc d = default_desc(&l, 1, 1, 80);
+    oscar_cache_desc d = model_desc(&l, 1, 1, 80);
     test_random r = { 3 };
     oscar_footprint bytes, more;
     oscar_layout layout;
@@ -249,7 +221,7 @@ static void drafts_run(int n)
     float a[16], b[16], lse_a, lse_b;
     int slot, i;
     model_mixed_init(&x, 8);
-    d = default_desc(x.layer, 4, 4, 60);
+    d = model_desc(x.layer, 4, 4, 60);
     if (twin_make(&t, &d)) {
         for (slot = 0; slot < 4; slot++) {
             twin_open(&t);
@@ -332,7 +304,7 @@ static void test_aborts(void)
     l[0] = l[1] = l[2] = small_layer();
     l[1].k_bits = 4;
     l[2].v_bits = 16;
-    d = default_desc(l, 3, 1, 20);
+    d = model_desc(l, 3, 1, 20);
     for (i = 0; i < 6; i++) for (j = 0; j < 5; j++)
         for (done = 0; done < 3; done++) abort_run(&d, before[i], rows[j], done);
     d.sink = -1;
@@ -351,7 +323,7 @@ static void test_cuts(void)
     int i, j;
     TEST("C4.12 cut and the question agree, and every layer is cut");
     model_mixed_init(&x, 12);
-    d = default_desc(x.layer, 4, 2, 160);
+    d = model_desc(x.layer, 4, 2, 160);
     if (twin_make(&t, &d)) {
         for (i = 0; i < 11; i++) {
             int n = lengths[i], steps[12], count = 0;
@@ -384,7 +356,7 @@ static void test_cuts(void)
 static size_t cut_changes(int n, int back, size_t *pool)
 {
     oscar_layer l = small_layer();
-    oscar_cache_desc d = default_desc(&l, 1, 1, n / 64);
+    oscar_cache_desc d = model_desc(&l, 1, 1, n / 64);
     oscar_cache *cache = NULL;
     oscar_seq seq = 0;
     oscar_batch b;
@@ -443,7 +415,7 @@ static void test_overflow(void)
     float to[D * D] = { 0 }, dual[D * D] = { 0 }, rows[N * D];
     oscar_pair pair;
     oscar_layer l = small_layer();
-    oscar_cache_desc d = default_desc(&l, 1, 1, 8);
+    oscar_cache_desc d = model_desc(&l, 1, 1, 8);
     oscar_view view;
     oscar_batch b;
     twin t;
@@ -493,7 +465,7 @@ static void forks_run(int at)
     twin t;
     int i;
     model_mixed_init(&x, 4);
-    d = default_desc(x.layer, 4, 4, 70);
+    d = model_desc(x.layer, 4, 4, 70);
     if (twin_make(&t, &d)) {
         twin_open(&t);                               /* 0: the parent; 1: the child; 2, 3: never shared */
         twin_step(&t, 0, at, 0, 1);
@@ -535,7 +507,7 @@ static void test_fork_lengths(void)
     int i, layer;
     TEST("a fork below the end equals fork then cut");
     model_mixed_init(&x, 4);
-    d = default_desc(x.layer, 4, 3, 12);
+    d = model_desc(x.layer, 4, 3, 12);
     if (twin_make(&t, &d)) {
         twin_open(&t);
         twin_step(&t, 0, 500, 0, 1);
@@ -559,7 +531,7 @@ static void test_fork_lengths(void)
 static void test_forks(void)
 {
     oscar_layer l = small_layer();
-    oscar_cache_desc d = default_desc(&l, 1, 4, 9);
+    oscar_cache_desc d = model_desc(&l, 1, 4, 9);
     unsigned char *before, *after;
     size_t size, size_after;
     twin t;
@@ -604,7 +576,7 @@ static void test_poison(void)
     TEST("C5.1 what was never written does not matter");
     l[0] = l[1] = small_layer();
     l[1].window = 100;
-    d = default_desc(l, 2, 2, 8);
+    d = model_desc(l, 2, 2, 8);
     for (i = 0; i < 2; i++) {
         memset(&memory[i], 0, sizeof memory[i]);
         memory[i].fill = i ? 0xff : 0;
@@ -653,7 +625,7 @@ static void test_empty_parts(void)
     int i, layer;
     TEST("C5.2 regions that are empty");
     model_mixed_init(&x, 2);
-    d = default_desc(x.layer, 4, 1, 20);
+    d = model_desc(x.layer, 4, 1, 20);
     if (twin_make(&t, &d)) {
         for (i = 0; i < 14; i++) {
             twin_open(&t);
@@ -689,7 +661,7 @@ static void test_partial(void)
     l[1].kv_heads = l[1].q_heads = 2;
     l[1].k_bits = 4;
     for (i = 0; i < 2; i++) {
-        d = default_desc(l, 2, 1, 8);
+        d = model_desc(l, 2, 1, 8);
         d.page_tokens = pages[i];
         memset(&memory, 0, sizeof memory);
         memory.fill = 0xff;
@@ -716,7 +688,7 @@ static void test_sink_logit(void)
     int layer;
     TEST("C5.4 the learned sink logit is one more key of value 0");
     model_mixed_init(&x, 2);
-    d = default_desc(x.layer, 4, 2, 20);
+    d = model_desc(x.layer, 4, 2, 20);
     if (twin_make(&t, &d)) {
         uint64_t seeds[2] = { 1, 2 };
         twin_batch b;
@@ -743,7 +715,7 @@ static void test_many(void)
 {
     static const int lengths[8] = { 0, 1, 2000, 64, 777, 321, 1200, 384 };
     oscar_layer l = small_layer();
-    oscar_cache_desc d = default_desc(&l, 1, 8, 90);
+    oscar_cache_desc d = model_desc(&l, 1, 8, 90);
     float q[8 * 64], o[8 * 64], alone[8 * 64], lse[8], lse_alone[8];
     oscar_view view;
     oscar_out out, out_alone;
@@ -793,7 +765,7 @@ static void test_loop(void)
     int i, c;
     TEST("C5.9 a closed loop of 2000 decode steps");
     l.k_dim = D;
-    d = default_desc(&l, 1, 1, 40);
+    d = model_desc(&l, 1, 1, 40);
     if (!twin_make(&t, &d)) return;
     twin_open(&t);
     b.seq = t.m.seq[0].handle;

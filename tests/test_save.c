@@ -14,17 +14,6 @@ static oscar_layer small_layer(int bits)
     return l;
 }
 
-static oscar_cache_desc make_desc(const oscar_layer *layers, int count, int sequences, int64_t pages)
-{
-    oscar_cache_desc d;
-    memset(&d, 0, sizeof d);
-    d.layers = layers;
-    d.layer_count = count;
-    d.max_sequences = sequences;
-    d.max_pages = pages;
-    return d;
-}
-
 /* == ROUND TRIPS == */
 
 static void test_fragmented(void)
@@ -38,7 +27,7 @@ static void test_fragmented(void)
     int j, slot;
     TEST("C8.1 a sequence is restored into a fragmented pool");
     model_mixed_init(&x, 1);
-    d = make_desc(x.layer, 4, 4, 20);
+    d = model_desc(x.layer, 4, 4, 20);
     if (twin_create(&t, &d, 1)) {
         t.plain = 1;
         for (i = 0; i < 3; i++) twin_open(&t);
@@ -90,7 +79,7 @@ static void test_sizes(void)
     TEST("C8.2 the size asked for is the size written, and nothing behind it");
     l[0] = small_layer(2);
     l[1] = small_layer(4);
-    d = make_desc(l, 2, 1, 80);
+    d = model_desc(l, 2, 1, 80);
     for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         size_t asked = 0, written = 0, expect, j, h;
         unsigned char *blob;
@@ -122,7 +111,7 @@ static void test_odd_addresses(void)
 {
     static const oscar_type types[3] = { OSCAR_BF16, OSCAR_F16, OSCAR_F32 };
     oscar_layer l = small_layer(2);
-    oscar_cache_desc d = make_desc(&l, 1, 2, 8);
+    oscar_cache_desc d = model_desc(&l, 1, 2, 8);
     twin t;
     int i, off;
     TEST("C7.6 blobs at odd addresses");
@@ -200,7 +189,7 @@ static void test_configuration(void)
     l[1].v_fit = OSCAR_CLIP;
     model_dense(&dense, 2, 32, 2, 1, 4);
     l[1].k = dense.pair;
-    d = make_desc(l, 2, 2, 8);
+    d = model_desc(l, 2, 2, 8);
     if (!twin_create(&t, &d, 1)) return;
     twin_open(&t);
     twin_step(&t, 0, 330, 0, 1);
@@ -252,7 +241,7 @@ static void test_configuration(void)
 static void damage_run(int bits, int n, int cut)
 {
     oscar_layer l = small_layer(bits);
-    oscar_cache_desc d = make_desc(&l, 1, 3, 6);
+    oscar_cache_desc d = model_desc(&l, 1, 3, 6);
     unsigned char *blob, *exact;
     size_t size, i;
     oscar_seq handle = 77;
@@ -311,7 +300,7 @@ static void test_arguments(void)
 {
     model_memory memory;
     oscar_layer l = small_layer(2);
-    oscar_cache_desc d = make_desc(&l, 1, 2, 6);
+    oscar_cache_desc d = model_desc(&l, 1, 2, 6);
     unsigned char *blob;
     size_t size, asked;
     oscar_seq handle = 77;
@@ -420,7 +409,7 @@ static void use_everything(oscar_cache *cache, oscar_seq seq)
 static void hostile_run(const oscar_layer *l, oscar_type window_type, int rounds)
 {
     static const unsigned halves[] = { 0x7f80, 0xff80, 0x7fc0, 0x7f7f, 0xff7f, 0x7e00, 0x7c00, 0xffff, 0x0001 };
-    oscar_cache_desc d = make_desc(l, 1, 3, 12);
+    oscar_cache_desc d = model_desc(l, 1, 3, 12);
     unsigned char *blob, *bad;
     size_t size, at;
     test_random r = { 4 };
