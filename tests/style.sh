@@ -134,6 +134,22 @@ check_empty "functions over 60 lines give a reason" long_functions
 check_empty "private names are not documented" private_names
 check_empty "every option is in the manual" options_without_text
 
+# -- what runs where -------------------------------------------------------------------------------------------------
+
+# The first page names every instruction set that oscar_isa_name knows, says that plain code serves all machines, and
+# what there is for a GPU.
+architectures()
+{
+    names=$(awk '/oscar_isa_name\(oscar_isa isa\)$/ { on = 1 } on && /names\[\]/ { print; exit }' oscar.h |
+            grep -o '"[^"]*"' | tr -d '"' | grep -v '^auto$')
+    [ -n "$names" ] || echo "oscar.h:1: no list of instruction sets found"
+    for name in $names; do grep -q -- "$name" README.md || echo "README.md:1: does not name $name"; done
+    grep -q 'scalar C code runs everywhere' README.md || echo "README.md:1: does not say that plain code serves all"
+    grep -q 'CUDA' README.md || echo "README.md:1: does not say what there is for a GPU"
+}
+
+check_empty "C9.3 the README names every instruction set" architectures
+
 # -- lists kept twice ------------------------------------------------------------------------------------------------
 
 functions() { awk '/^ *== [34] IMPLEMENTATION/ { exit }
