@@ -157,16 +157,21 @@ $(FUZZERS:%=build/fuzz/%): build/fuzz/%: tests/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	clang -std=c99 $(FLAGS_fuzz) $(WARN) -I. $< -o $@ $(LIBS)
 
-# gcov adds up the counts of one header over all programs when it is given all of them at once.
-coverage: $(TESTS:%=build/coverage/%)
+# gcov adds up the counts of one header over all programs when it is given all of them at once. Each line that no test
+# ran stands in build/coverage/not_run.txt. gcov runs there, so the sources need their full paths.
+coverage:
 	@rm -f build/coverage/*.gcda
-	@for program in $^; do $$program > $$program.log || echo "$$program failed: see $$program.log"; done
-	@cd build/coverage && gcov -o . *.gcda > gcov.log && grep -A 1 "File '.*oscar.h'" gcov.log
-	@awk -F: '$$1 ~ /#####/ { sub(/^ */, "", $$2); print "not run: oscar.h:" $$2 }' build/coverage/oscar.h.gcov | wc -l
+	$(PARALLEL) $(ASAN_TESTS:%=build/coverage/%.log)
+	@cd build/coverage && gcov *.gcda > gcov.txt && grep -A 1 "^File '.*oscar.h'" gcov.txt
+	@awk -F: '$$1 ~ /#####/ { sub(/^ */, "", $$2); print "oscar.h:" $$2 ":" $$3 }' build/coverage/oscar.h.gcov \
+	    > build/coverage/not_run.txt; wc -l build/coverage/not_run.txt
 
 $(TESTS:%=build/coverage/%): build/coverage/%: tests/%.c $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) -std=c99 -O0 --coverage -I. $< -o $@ $(LIBS)
+	@$(CC) -std=c99 -O0 --coverage -w -I$(CURDIR) $(CURDIR)/$< -o $@ $(LIBS)
+
+$(TESTS:%=build/coverage/%.log): build/coverage/%.log: build/coverage/% FORCE
+	@$< > $@ 2>&1; tail -n 1 $@
 
 clean:
 	rm -rf build demo.svg

@@ -1429,12 +1429,15 @@ static void *oscar__out_at(const oscar_out *out, int heads, int dim, int64_t tok
            + oscar__row_offset(out->type, out->token_stride, out->head_stride, heads, dim, token, head);
 }
 
-/* Copies numbers between the machine's byte order and little endian; the way back is the same. */
+/* Copies numbers between the machine's byte order and little endian; the way back is the same. from may be to. */
 static void oscar__copy_little_endian(oscar_type type, const void *from, size_t bytes, void *to)
 {
     const unsigned char *p = (const unsigned char *)from;
-    unsigned char *o = (unsigned char *)to;
+    unsigned char *o = (unsigned char *)to, first;
+    const uint16_t one = 1;
     size_t i, each = oscar__type_size(type);
+    memcpy(&first, &one, 1);
+    if (first == 1) { memmove(to, from, bytes); return; }   /* the machine is little endian */
     for (i = 0; i < bytes; i += each) {
         if (each == 2) {
             uint16_t half = oscar__get16(p + i);
@@ -5840,10 +5843,12 @@ static void oscar__page_put_exact(oscar_type type, const float *x, size_t count,
     oscar__copy_little_endian(type, out, count * oscar__type_size(type), out);
 }
 
-static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size_t count, float *out)
+/* One row back. */
+static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size_t dim, float *out)
 {
-    oscar__copy_little_endian(type, in, count * oscar__type_size(type), out);
-    oscar__load_in_place(type, out, count);
+    unsigned char row[4 * OSCAR__DIM_MAX];
+    oscar__copy_little_endian(type, in, dim * oscar__type_size(type), row);
+    oscar__load(type, row, dim, out);
 }
 
 /* Transforms the rows of one side of one head in place. With SATURATE a row that is not finite afterwards counts as a
