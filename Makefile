@@ -163,8 +163,9 @@ coverage:
 	@rm -f build/coverage/*.gcda
 	$(PARALLEL) $(ASAN_TESTS:%=build/coverage/%.log)
 	@cd build/coverage && gcov *.gcda > gcov.txt && grep -A 1 "^File '.*oscar.h'" gcov.txt
-	@awk -F: '$$1 ~ /#####/ { sub(/^ */, "", $$2); print "oscar.h:" $$2 ":" $$3 }' build/coverage/oscar.h.gcov \
-	    > build/coverage/not_run.txt; wc -l build/coverage/not_run.txt
+	@awk -F: '$$1 ~ /[0-9]/ { run[$$2 + 0] = 1 } $$1 ~ /#####/ { text[$$2 + 0] = $$0 } \
+	    END { for (line in text) if (!run[line]) print "oscar.h" substr(text[line], 10) }' \
+	    build/coverage/oscar.h.gcov | sort > build/coverage/not_run.txt; wc -l build/coverage/not_run.txt
 
 $(TESTS:%=build/coverage/%): build/coverage/%: tests/%.c $(HEADERS)
 	@mkdir -p $(@D)

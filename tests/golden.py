@@ -995,6 +995,7 @@ GOLDEN_CALL void golden_row(float *x, int d, int kind, int32_t seed)
     int i;
     for (i = 0; i < d; i++) {
         int32_t v = golden_bell(&state);
+        static const float tiny = 1e-20f;   /* a literal may be wider (FLT_EVAL_METHOD) */
         float small;
         switch (kind) {
         case GOLDEN_ROW_BELL:          x[i] = golden_scaled(v); break;
@@ -1007,7 +1008,7 @@ GOLDEN_CALL void golden_row(float *x, int d, int kind, int32_t seed)
         case GOLDEN_ROW_THREE_HUNDRED: x[i] = 300.0f; break;
         case GOLDEN_ROW_ONE_HOT:       x[i] = i == d / 3 ? 7.0f : 0.0f; break;
         case GOLDEN_ROW_TIES:          x[i] = (float)((v % 5 + 5) % 5 - 2); break;
-        case GOLDEN_ROW_TINY:          small = (float)v / 49999.0f; x[i] = small * 1e-20f; break;
+        case GOLDEN_ROW_TINY:          small = (float)v / 49999.0f; x[i] = small * tiny; break;
         case GOLDEN_ROW_SIGNS:         x[i] = i % 2 ? -1.0f : 1.0f; break;
         case GOLDEN_ROW_RAMP:          x[i] = (float)(i - d / 2); break;
         case GOLDEN_ROW_HALVES:        x[i] = 0.5f * (float)(i % 7); break;
