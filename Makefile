@@ -22,7 +22,7 @@ EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
 HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h examples/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test asan tsan fuzz bench examples coverage clean logs probe FORCE $(TESTS)
+.PHONY: help demo test asan tsan fuzz bench examples cross coverage clean logs probe FORCE $(TESTS)
 
 help:
 	@echo 'make demo       build and run examples/quickstart.c: calibrate, compress, attend, one table'
@@ -32,6 +32,7 @@ help:
 	@echo 'make fuzz       each fuzz target under libFuzzer (clang) for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make bench      all benchmarks, one after the other'
 	@echo 'make examples   build every example'
+	@echo 'make cross      the tests of bytes on aarch64 and s390x (big endian) under qemu'
 	@echo 'make coverage   which lines of oscar.h the tests run (gcov)'
 	@echo 'make test_NAME  one test program; TEST_VERBOSE=1 names its tests'
 	@echo 'make clean      remove build/'
@@ -143,7 +144,10 @@ probe:
 logs: $(LOGS)
 	@sh tests/run.sh sum $(LOGS)
 
-# == FUZZ, COVERAGE ==
+# == OTHER MACHINES, FUZZ, COVERAGE ==
+
+cross:
+	sh tests/cross.sh
 
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DFUZZ_LIBFUZZER
 
