@@ -7,6 +7,7 @@
    two-sided Jacobi of this file in long double. Peer: dgesvj, LAPACK's one-sided Jacobi, on the same matrices, from
    liblapack.so.3 if there is one. */
 #include "bench.h"
+#include "../tests/jacobi.h"
 
 #include <dlfcn.h>
 
@@ -55,42 +56,14 @@ static void make_covariance(int n, int graded, double *a)
 
 /* == CHECKS == */
 
-/* Eigenvalues of a definite matrix, ascending, by two-sided Jacobi in long double. */
+/* Eigenvalues of a definite matrix, ascending. */
 static void reference(int n, const double *a, double *values)
 {
-    size_t size = (size_t)n, i;
-    long double *m = (long double *)bench_alloc(size * size * sizeof *m);
-    int sweep, turned = 1, p, q, k;
-    for (i = 0; i < size * size; i++) m[i] = (long double)a[i];
-    for (sweep = 0; sweep < 40 && turned; sweep++) {
-        turned = 0;
-        for (p = 0; p < n - 1; p++)
-            for (q = p + 1; q < n; q++) {
-                long double *x = m + (size_t)p * size, *y = m + (size_t)q * size, g = x[q], a_pp = x[p], a_qq = y[q];
-                long double zeta, t, c, s;
-                if (fabsl(g) <= 8 * LDBL_EPSILON * sqrtl(a_pp * a_qq)) continue;
-                turned = 1;
-                zeta = (a_qq - a_pp) / (2 * g);
-                t = (zeta < 0 ? -1 : 1) / (fabsl(zeta) + sqrtl(1 + zeta * zeta));
-                c = 1 / sqrtl(1 + t * t);
-                s = t * c;
-                for (k = 0; k < n; k++) {
-                    long double u = x[k], v = y[k];
-                    x[k] = c * u - s * v;
-                    y[k] = s * u + c * v;
-                }
-                x[p] = a_pp - t * g;
-                y[q] = a_qq + t * g;
-                x[q] = y[p] = 0;
-                for (k = 0; k < n; k++) {
-                    m[(size_t)k * size + (size_t)p] = x[k];
-                    m[(size_t)k * size + (size_t)q] = y[k];
-                }
-            }
-    }
-    for (k = 0; k < n; k++) values[k] = (double)m[(size_t)k * size + (size_t)k];
-    qsort(values, size, sizeof *values, bench_compare);
-    bench_free(m, size * size * sizeof *m);
+    size_t count = (size_t)n * (size_t)n, i;
+    long double *m = (long double *)bench_alloc(count * sizeof *m);
+    for (i = 0; i < count; i++) m[i] = (long double)a[i];
+    bench_check(reference_jacobi(n, m, 0, values), "the long double reference converges");
+    bench_free(m, count * sizeof *m);
 }
 
 /* max |V^T V - I|, and max |A V - V W| over the Frobenius norm of A */

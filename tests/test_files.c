@@ -73,24 +73,6 @@ static float *floats(int count)
     return f;
 }
 
-/* Rows of a random orthogonal matrix, by Gram and Schmidt, twice. */
-static void random_orthogonal(test_random *r, int n, double *m)
-{
-    int i, j, k, pass;
-    for (i = 0; i < n; i++) {
-        double *row = m + i * n, length = 0;
-        for (j = 0; j < n; j++) row[j] = random_normal(r);
-        for (pass = 0; pass < 2; pass++)
-            for (k = 0; k < i; k++) {
-                double dot = 0;
-                for (j = 0; j < n; j++) dot += row[j] * m[k * n + j];
-                for (j = 0; j < n; j++) row[j] -= dot * m[k * n + j];
-            }
-        for (j = 0; j < n; j++) length += row[j] * row[j];
-        for (j = 0; j < n; j++) row[j] /= sqrt(length);
-    }
-}
-
 static const float *new_rotation(test_random *r, int n)
 {
     double *m = (double *)malloc((size_t)(n * n) * sizeof(double));

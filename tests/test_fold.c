@@ -5,24 +5,6 @@
 
 enum { MAX_HEADS = 8, MAX_DIM = 96, IN = 40, OUT = 24, TOKENS = 7 };
 
-/* Orthogonal rows, by Gram and Schmidt, twice. */
-static void random_orthogonal(test_random *r, int n, double *m)
-{
-    int i, j, k, pass;
-    for (i = 0; i < n; i++) {
-        double *row = m + i * n, length = 0;
-        for (j = 0; j < n; j++) row[j] = random_normal(r);
-        for (pass = 0; pass < 2; pass++)
-            for (k = 0; k < i; k++) {
-                double dot = 0;
-                for (j = 0; j < n; j++) dot += row[j] * m[k * n + j];
-                for (j = 0; j < n; j++) row[j] -= dot * m[k * n + j];
-            }
-        for (j = 0; j < n; j++) length += row[j] * row[j];
-        for (j = 0; j < n; j++) row[j] /= sqrt(length);
-    }
-}
-
 /* F = P S Q, B = P S^-1 Q, singular values from 1/2 to 2. */
 static void random_pair(test_random *r, int n, float *to, float *dual)
 {
