@@ -12,7 +12,8 @@ for machine in aarch64 s390x; do
     fi
     for name in test_golden test_codec test_pairs test_save; do
         program=build/cross/$machine-$name
-        check_ok "$machine $name builds" "$compiler" -static -std=c99 -O1 -w -I. "tests/$name.c" -o "$program" -lm -pthread
+        check_ok "$machine $name builds" "$compiler" -static -std=c99 -O1 -w -I. "tests/$name.c" -o "$program" \
+            -lm -pthread
         check_ok "$machine $name passes" "qemu-$machine" "$program"
     done
 done
