@@ -104,11 +104,12 @@ OTHER_CC = $(filter-out gcc clang $(if $(shell command -v gcc || command -v clan
 COMMAND_packaging-gcc = sh tests/packaging.sh gcc
 COMMAND_packaging-clang = sh tests/packaging.sh "clang $(OTHER_CC)"
 COMMAND_bytes = sh tests/bytes.sh "gcc clang $(OTHER_CC)"
+COMMAND_cross = sh tests/cross.sh
 COMMAND_golden = sh tests/python.sh golden $(PYTHON)
 COMMAND_safetensors = sh tests/python.sh safetensors $(PYTHON) build/test/plain/test_files
 COMMAND_examples = sh tests/examples.sh $(CC)
 COMMAND_style = sh tests/style.sh
-SCRIPTS = packaging-gcc packaging-clang bytes examples golden safetensors style
+SCRIPTS = packaging-gcc packaging-clang cross bytes examples golden safetensors style
 
 $(SCRIPTS:%=build/test/scripts/%.log): build/test/scripts/%.log: FORCE
 	@sh tests/run.sh program scripts $* $(COMMAND_$*)
@@ -125,8 +126,10 @@ build/test/tsan/none.log: FORCE
 ASAN_LOGS = $(if $(ASAN_CC),$(ASAN_TESTS:%=build/test/asan/%.log),build/test/asan/none.log)
 TSAN_LOGS = $(if $(TSAN_CC),$(TSAN_TESTS:%=build/test/tsan/%.log),build/test/tsan/none.log)
 NATIVE_LOGS = $(if $(NATIVE_CC),$(NATIVE_TESTS:%=build/test/native/%.log),build/test/native/none.log)
-ALL_LOGS = $(SCRIPTS:%=build/test/scripts/%.log) $(ASAN_LOGS) $(FUZZERS:%=build/test/fuzz/%.log) $(TSAN_LOGS) \
-    $(NATIVE_LOGS) $(TESTS:%=build/test/plain/%.log)
+PLAIN_LOGS = $(TESTS:%=build/test/plain/%.log)
+ALL_LOGS = $(SCRIPTS:%=build/test/scripts/%.log) $(filter %_expected.log,$(PLAIN_LOGS)) \
+    $(ASAN_LOGS) $(FUZZERS:%=build/test/fuzz/%.log) $(TSAN_LOGS) $(NATIVE_LOGS) \
+    $(filter-out %_expected.log,$(PLAIN_LOGS))
 
 # Make reads the results of the probe when it starts, so the tests run in a second make.
 PARALLEL = @$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS))
