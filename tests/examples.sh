@@ -18,10 +18,25 @@ demo()   # the demo prints its figures, draws, and writes a rotations file
     [ -s "$out/demo.safetensors" ] || { echo "no rotations file"; return 1; }
 }
 
+# The first C block of the README: it compiles, and its function is the one that the demo runs.
+readme_block() { awk '/^```c$/ { on = 1; next } /^```$/ && on { exit } on' README.md; }
+readme_compiles()
+{
+    readme_block >"$out/readme.c"
+    "$compiler" -std=c99 -Wall -Wextra -pedantic -Werror -I. -c "$out/readme.c" -o "$out/readme.o"
+}
+readme_is_the_demo()
+{
+    readme_block | sed -n '/smallest_use/,$p' >"$out/readme.txt"
+    sed -n '/^static void smallest_use/,/^}/p' examples/quickstart.c | sed 's/^static //' | diff "$out/readme.txt" -
+}
+
 for source in examples/*.c; do
     name=$(basename "$source" .c)
     check_ok "examples/$name.c compiles" build "$source" "$out/$name"
 done
 check_ok "make demo's program runs" demo
+check_ok "the README's first program compiles" readme_compiles
+check_ok "the README's first program is the demo's" readme_is_the_demo
 
 check_end examples
