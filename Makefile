@@ -10,7 +10,7 @@ LIBS = -lm -pthread
 PYTHON = $(firstword $(wildcard build/venv/bin/python3) python3)
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 FUZZ_SECONDS = 120
-BENCH_FLAGS = -O2
+BENCH_FLAGS = -O3
 
 TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
 ASAN_TESTS := $(filter-out test_expected,$(TESTS))
