@@ -11,6 +11,8 @@ PYTHON = $(firstword $(wildcard build/venv/bin/python3) python3)
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 FUZZ_SECONDS = 120
 BENCH_FLAGS = -O3
+# A program for this computer alone: contraction and wide vectors change no byte of the library's.
+LLM_FLAGS = -O3 -march=native -ffp-contract=fast
 
 TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
 ASAN_TESTS := $(filter-out test_expected,$(TESTS))
@@ -20,12 +22,16 @@ FUZZERS := $(patsubst tests/%.c,%,$(filter-out tests/fuzz_main.c,$(sort $(wildca
 BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))
 EXAMPLES := $(patsubst examples/%.c,%,$(sort $(wildcard examples/*.c)))
 HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h examples/*.h)
+# Tests and fuzz targets include these programs.
+PROGRAMS = examples/llm.c examples/import_rotation_zoo.c
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test asan tsan fuzz bench examples cross coverage clean logs probe FORCE $(TESTS)
+.PHONY: help demo llm models accuracy test asan tsan fuzz bench examples cross coverage clean logs probe FORCE $(TESTS)
 
 help:
 	@echo 'make demo       build and run examples/quickstart.c: calibrate, compress, attend, one table'
+	@echo 'make llm        build/examples/llm, a language model with a 2-bit cache; make models fetches two to run'
+	@echo 'make accuracy   every method on both models: docs/accuracy.md and a plot (about an hour)'
 	@echo 'make test       all tests that this computer can run, a list of what it skips, one closing line'
 	@echo 'make asan       the tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan       the thread tests under ThreadSanitizer'
@@ -42,11 +48,25 @@ help:
 demo: build/examples/quickstart
 	build/examples/quickstart
 
+llm: build/examples/llm
+
+models:
+	PYTHON=$(PYTHON) sh examples/models.sh
+
+accuracy: models build/bench/accuracy
+	build/bench/accuracy
+
 examples: $(EXAMPLES:%=build/examples/%)
 
+build/examples/llm: EXAMPLE_FLAGS = $(LLM_FLAGS)
+EXAMPLE_FLAGS = -O2
 $(EXAMPLES:%=build/examples/%): build/examples/%: examples/%.c $(HEADERS)
 	@mkdir -p $(@D)
-	$(CC) -std=c99 -O2 $(WARN) -I. $< -o $@ $(LIBS)
+	$(CC) -std=c99 $(EXAMPLE_FLAGS) $(WARN) -I. $< -o $@ $(LIBS)
+
+build/bench/accuracy: bench/accuracy.c examples/llm.c $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -std=c99 $(LLM_FLAGS) $(WARN) -I. $< -o $@ $(LIBS)
 
 $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c $(HEADERS) $(wildcard bench/*.h)
 	@mkdir -p $(@D)
@@ -75,7 +95,7 @@ export UBSAN_OPTIONS = print_stacktrace=1
 export TSAN_OPTIONS = halt_on_error=0:exitcode=66
 
 define test_build
-$(TESTS:%=build/test/$(1)/%): build/test/$(1)/%: tests/%.c $(HEADERS)
+$(TESTS:%=build/test/$(1)/%): build/test/$(1)/%: tests/%.c $(HEADERS) $(PROGRAMS)
 	@mkdir -p $$(@D); rm -f $$@
 	@sh tests/run.sh compile $$@.build $$($(1)_CC) -std=c99 $$(FLAGS_$(1)) -I. $$< -o $$@ $$(LIBS)
 
@@ -89,10 +109,10 @@ $(TESTS): %: build/test/plain/%
 	$<
 
 # Fuzz targets without libFuzzer: fuzz_main.c feeds them seeded random input for a few seconds.
-$(FUZZERS:%=build/test/fuzz/%): build/test/fuzz/%: tests/%.c tests/fuzz_main.c $(HEADERS)
+$(FUZZERS:%=build/test/fuzz/%): build/test/fuzz/%: tests/%.c tests/fuzz_main.c $(HEADERS) $(PROGRAMS)
 	@mkdir -p $(@D); rm -f $@
 	@sh tests/run.sh compile $@.build $(or $(ASAN_CC),$(CC)) -std=c99 $(if $(ASAN_CC),$(FLAGS_asan),$(FLAGS_plain)) \
-	    -DFUZZ_LIBFUZZER -I. $< tests/fuzz_main.c -o $@ $(LIBS)
+	    -I. $< tests/fuzz_main.c -o $@ $(LIBS)
 
 $(FUZZERS:%=build/test/fuzz/%.log): build/test/fuzz/%.log: build/test/fuzz/% FORCE
 	@sh tests/run.sh program fuzz $* $<
@@ -152,7 +172,7 @@ logs: $(LOGS)
 cross:
 	sh tests/cross.sh
 
-FLAGS_fuzz = -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DFUZZ_LIBFUZZER
+FLAGS_fuzz = -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DOSCAR_LIBFUZZER
 
 fuzz: $(FUZZERS:%=build/fuzz/%)
 	@for program in $^; do \
@@ -160,7 +180,7 @@ fuzz: $(FUZZERS:%=build/fuzz/%)
 	    $$program -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ -print_final_stats=1 $$corpus || exit 1; \
 	done
 
-$(FUZZERS:%=build/fuzz/%): build/fuzz/%: tests/%.c $(HEADERS)
+$(FUZZERS:%=build/fuzz/%): build/fuzz/%: tests/%.c $(HEADERS) $(PROGRAMS)
 	@mkdir -p $(@D)
 	clang -std=c99 $(FLAGS_fuzz) $(WARN) -I. $< -o $@ $(LIBS)
 
@@ -174,7 +194,7 @@ coverage:
 	    END { for (line in text) if (!run[line]) print "oscar.h" substr(text[line], 10) }' \
 	    build/coverage/oscar.h.gcov | sort > build/coverage/not_run.txt; wc -l build/coverage/not_run.txt
 
-$(TESTS:%=build/coverage/%): build/coverage/%: tests/%.c $(HEADERS)
+$(TESTS:%=build/coverage/%): build/coverage/%: tests/%.c $(HEADERS) $(PROGRAMS)
 	@mkdir -p $(@D)
 	@$(CC) -std=c99 -O0 --coverage -w -I$(CURDIR) $(CURDIR)/$< -o $@ $(LIBS)
 
