@@ -80,7 +80,7 @@
 
    Every call returns 0 (OSCAR_OK) or says in the log (desc.hooks.log) what to change; check it.
 
-   With calibration (in the demo 0.35 to 0.7 times the error of the Hadamard transform): oscar_calib_create,
+   With calibration (in the demo 0.3 to 0.7 times the error of the Hadamard transform): oscar_calib_create,
    oscar_calib_add for each layer and chunk, oscar_calib_solve, oscar_rotations_save; in the engine oscar_rotations_load
    and desc.rotations = rotations. examples/quickstart.c does all of it on real activations.
 
@@ -137,7 +137,7 @@
    scalar code only): float with fmaf in a prescribed order. Attention is close: |o - ref| / |ref| against double
    arithmetic over the same bytes is at most 1e-5.
    The rotations file is safetensors, readable by Python's library: layers.i.k.to [Hkv or 1][D][D] (F), .dual (B),
-   .mean [Hkv][D], layers.i.v.to, .dual, and metadata oscar.*.
+   .mean [Hkv][D], .metric [Hkv or 1][D][D], layers.i.v.to, .dual, and metadata oscar.*.
    A saved sequence: 8 bytes "OSCARSEQ", u32 version (1), u32 layers, u64 hash of the configuration, i64 tokens, i64
    tokens in pages, u64 payload bytes, u64 FNV-1a of all other bytes; payload: for each layer K rows of sink and recent
    in order, V rows of them, whole pages. It can be restored where layers, windows and pairs are the same.
@@ -147,7 +147,7 @@
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
    sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
-   Stack: up to 64 KB in attention (working rows of 1024 channels).
+   Stack: up to 64 KB in attention (the queries that go over the cache together).
 
    == 1.7 THREADS
 
@@ -433,12 +433,15 @@ typedef enum oscar_kind { OSCAR_HADAMARD, OSCAR_IDENTITY, OSCAR_DENSE } oscar_ki
      to    F, [dim][dim] row-major; DENSE only
      dual  B, [dim][dim]; NULL where F is orthogonal (B = F)
      mean  m, [dim], K only; NULL for none
-     norm  the largest singular value of F, 0 = 1 (exact for HADAMARD, IDENTITY and orthogonal F) */
+     norm  the largest singular value of F, 0 = 1 (exact for HADAMARD, IDENTITY and orthogonal F)
+     metric  M, [dim][dim], symmetric, K only: an error e of x' costs e M e^T, the mean square error of q'.x' over the
+             queries. Codes of an UNBIASED K are refined with it (oscar_codec); NULL for none */
 typedef struct oscar_pair {
     oscar_kind kind;
     int dim;
     const float *to, *dual, *mean;
     float norm;
+    const float *metric;
 } oscar_pair;
 
 /* FORWARD: x' = (x - m) F, the bytes of the cache depend on it.  QUERY: q' = q B.  BACK: x = x' B^T + m. */
@@ -515,7 +518,9 @@ typedef struct oscar_rope {
      sink, recent         the cache's windows, for ATTENTION; 0 = 64 and 256, -1 = none
      ropes, shifts        copied; ropes: one a layer (or NULL); each chunk is counted once as given and once for each of
                           the shift_count (up to 64) offsets in positions, q and k turned alike, which leaves logits
-                          unchanged and covers positions that short chunks do not reach */
+                          unchanged and covers positions that short chunks do not reach
+     shift_weight         what such a copy weighs against the chunk as given, 0 = 1, up to 1: a little is enough to cover
+                          far positions, and costs little at near ones */
 typedef struct oscar_calib_desc {
     const oscar_layer *layers;
     int layer_count;
@@ -526,6 +531,7 @@ typedef struct oscar_calib_desc {
     const int *shifts;
     int shift_count;
     oscar_hooks hooks;
+    double shift_weight;
 } oscar_calib_desc;
 
 /* A chunk of activations of one layer: q and k after RoPE, v, and attention outputs o before W_O.
@@ -582,6 +588,9 @@ typedef enum oscar_target { OSCAR_TARGET_DEFAULT, OSCAR_TARGET_SELF, OSCAR_TARGE
      shared      1: one F a layer, from the mean over its heads (the paper); means stay per head
      k_mean      0: on for BALANCED, off for others; 1 on; -1 off
      v_balanced  1: V by BALANCED too, with Cx = C_V, Cw = I (needs OSCAR_SUM_V)
+     k_metric    0: on for BALANCED, off for others; 1 on (needs OSCAR_SUM_Q); -1 off. K of UNBIASED layers gets a
+                 metric, so codes are chosen for the queries, not for the length of the error: about a third less KL at
+                 the same bits, for three more products of a row with a matrix when it is quantised
      eps         regularisation of BALANCED, 0 = 1e-4
      model       a name for the file (copied), or NULL */
 typedef struct oscar_compose {
@@ -592,6 +601,7 @@ typedef struct oscar_compose {
     int v_balanced;
     double eps;
     const char *model;
+    int k_metric;
 } oscar_compose;
 
 typedef struct oscar_rotations oscar_rotations;
@@ -605,7 +615,7 @@ OSCAR_API oscar_result oscar_calib_solve(const oscar_calib *calib, const oscar_c
 /* What calibration bought, for one KV head. logit_error is the predicted |QK^ - QK|_F / |QK|_F with one scale a row,
    unbiased fit: quantisation noise of Gaussian channels with the transformed means and variances, errors of channels
    uncorrelated; over the tokens as this calibration weighs them. [method][0] 2 bits, [1] 4 bits; methods NONE,
-   HADAMARD, OSCAR (no mean), BALANCED (with mean). */
+   HADAMARD, OSCAR (no mean), BALANCED (with mean, no metric). */
 typedef struct oscar_report {
     int64_t tokens;        /* valid tokens added; shifts do not count */
     int rank;              /* numerical rank of C_Q or C_K, the smaller; below dim: too few tokens */
@@ -669,12 +679,16 @@ OSCAR_API oscar_result oscar_fold_o(const oscar_pair *pairs, int kv_heads, int q
 
 /* Zeroed: UNBIASED, 2 bits, one group, fp16 metadata.
      bits   0 = 2; 2 or 4          group  0 = dim          clip  CLIP only; 0 = 0.96, -1 or >= 1 off
-     metadata  OSCAR_F16 (default) or OSCAR_F32 */
+     metadata  OSCAR_F16 (default) or OSCAR_F32
+     metric  M, [dim][dim], symmetric, or NULL; UNBIASED only. Codes and scales are then refined: twice, each code in
+             turn takes the value that makes e M e^T least, e the row's error, and then scales become such that
+             <x^, x> = |x|^2 under M. A row whose scale this would change by more than a factor of 2 keeps its codes */
 typedef struct oscar_codec {
     oscar_fit fit;
     int bits, group;
     double clip;
     oscar_type metadata;
+    const float *metric;
 } oscar_codec;
 
 /* Bytes of an encoded row: codes (dim * bits / 8; four or two a byte, low bits first), then the scales of the groups,
@@ -967,7 +981,8 @@ OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob,
      lse          float [rows of the batch][q_heads], or NULL; includes the sink logit
    At most recent + 1 rows of a sequence (any number of drafts), so that each may see all of history; more is
    ERR_ARGUMENT: that is oscar_prefill's work. In an open step the layer must have been appended (ERR_STATE).
-   Reads only: many threads may attend at once between writes. */
+   The rows of a sequence and the heads of a group go over its pages together: one call for all rows is much cheaper
+   than a call for each. Results do not depend on it. Reads only: many threads may attend at once between writes. */
 OSCAR_API oscar_result oscar_attend(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
                                     const oscar_view *q, const float *sink_logits, const oscar_out *o, float *lse);
 
@@ -1041,13 +1056,21 @@ OSCAR_API const char *oscar_isa_name(oscar_isa isa);
 #endif
 
 /* Functions that make bytes are not inlined into each other: a compiler that contracts a product of one with a sum of
-   another into an fma would change codes (gcc does so across statements). */
+   another into an fma would change codes (gcc does so across statements). Nor are the inner loops of attention: where
+   they are, compilers lose what OSCAR__RESTRICT says and make no vectors of them. */
 #if defined(__GNUC__) || defined(__clang__)
 #  define OSCAR__NOINLINE __attribute__((noinline))
 #elif defined(_MSC_VER)
 #  define OSCAR__NOINLINE __declspec(noinline)
 #else
 #  define OSCAR__NOINLINE
+#endif
+
+/* Arrays that the compiler may take to be apart. */
+#if defined(__GNUC__) || defined(__clang__) || defined(_MSC_VER)
+#  define OSCAR__RESTRICT __restrict
+#else
+#  define OSCAR__RESTRICT
 #endif
 
 /* A float operation rounded to float, also where the compiler evaluates in a wider type (x87). */
@@ -1277,6 +1300,13 @@ static uint64_t oscar__fnv(uint64_t hash, const void *data, size_t size)
     return hash;
 }
 
+/* FNV-1a of a blob but for the 8 bytes at `at`, where the checksum itself stands. */
+static uint64_t oscar__checksum(const unsigned char *blob, size_t size, size_t at)
+{
+    uint64_t hash = oscar__fnv(OSCAR__FNV_START, blob, at);
+    return oscar__fnv(hash, blob + at + 8, size - at - 8);
+}
+
 /* == 3.3 NUMBERS: half floats, little-endian bytes, rows of a view == */
 
 static float oscar__float_of_bits(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
@@ -1429,15 +1459,21 @@ static void *oscar__out_at(const oscar_out *out, int heads, int dim, int64_t tok
            + oscar__row_offset(out->type, out->token_stride, out->head_stride, heads, dim, token, head);
 }
 
+static int oscar__little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
 /* Copies numbers between the machine's byte order and little endian; the way back is the same. from may be to. */
 static void oscar__copy_little_endian(oscar_type type, const void *from, size_t bytes, void *to)
 {
     const unsigned char *p = (const unsigned char *)from;
-    unsigned char *o = (unsigned char *)to, first;
-    const uint16_t one = 1;
+    unsigned char *o = (unsigned char *)to;
     size_t i, each = oscar__type_size(type);
-    memcpy(&first, &one, 1);
-    if (first == 1) { memmove(to, from, bytes); return; }   /* the machine is little endian */
+    if (oscar__little_endian()) { memmove(to, from, bytes); return; }
     for (i = 0; i < bytes; i += each) {
         if (each == 2) {
             uint16_t half = oscar__get16(p + i);
@@ -1494,11 +1530,6 @@ enum {
 #  define OSCAR__EIGH_CHUNK(width) (width)
 #else
 #  define OSCAR__EIGH_CHUNK(width) OSCAR__EIGH_LANES
-#endif
-#if defined(__GNUC__) || defined(__clang__) || defined(_MSC_VER)
-#  define OSCAR__RESTRICT __restrict
-#else
-#  define OSCAR__RESTRICT
 #endif
 
 /*   width    n rounded up to a multiple of OSCAR__EIGH_LANES; the padding is zero
@@ -2115,6 +2146,22 @@ static OSCAR__NOINLINE void oscar__back(const oscar_pair *pair, const float *x, 
     }
 }
 
+/* The sum of the 8 chains of a product. */
+static double oscar__chains_sum(const double *chain)
+{
+    return ((chain[0] + chain[4]) + (chain[2] + chain[6])) + ((chain[1] + chain[5]) + (chain[3] + chain[7]));
+}
+
+/* x.y in 8 chains that do not wait for each other: chain l has the channels l, l + 8, ... dim: a multiple of 16. */
+static double oscar__product(int dim, const float *x, const double *y)
+{
+    double chain[8] = { 0 };
+    int i, l;
+    for (i = 0; i < dim; i += 8)
+        for (l = 0; l < 8; l++) chain[l] += (double)x[i + l] * y[i + l];
+    return oscar__chains_sum(chain);
+}
+
 /* q' = q B, in double. */
 static void oscar__query(const oscar_pair *pair, const float *q, double *out)
 {
@@ -2130,20 +2177,16 @@ static void oscar__query(const oscar_pair *pair, const float *q, double *out)
         for (j = 0; j < dim; j++) out[j] += (double)q[i] * (double)dual[i * dim + j];
 }
 
-/* o = o' B^T, in double; for attention outputs, so without a mean. May be in place. */
-static void oscar__output_back(const oscar_pair *pair, const double *o, double *out)
+/* o = o' B^T, in double; for attention outputs, so without a mean. May be in place. Not inlined: y would stay on the
+   stack of all attention. */
+static OSCAR__NOINLINE void oscar__output_back(const oscar_pair *pair, const double *o, double *out)
 {
     const float *dual = oscar__pair_dual(pair);
     double y[OSCAR__DIM_MAX];
-    int dim = pair->dim, i, j;
+    int dim = pair->dim, i;
     memcpy(y, o, (size_t)dim * sizeof(double));
     if (pair->kind == OSCAR_HADAMARD) oscar__fwht_double(dim, y);
-    for (i = 0; i < dim; i++) {
-        double lane[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };   /* chains that do not wait for each other */
-        if (pair->kind != OSCAR_DENSE) { out[i] = y[i]; continue; }
-        for (j = 0; j < dim; j++) lane[j % 8] += y[j] * (double)dual[i * dim + j];
-        out[i] = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-    }
+    for (i = 0; i < dim; i++) out[i] = pair->kind == OSCAR_DENSE ? oscar__product(dim, dual + i * dim, y) : y[i];
 }
 
 OSCAR_API oscar_result oscar_transform(const oscar_pair *pair, oscar_direction direction, size_t rows,
@@ -2236,8 +2279,9 @@ OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_ho
                                  &l.v_group, hooks);
     if (result) return result;
     for (h = 0; l.v && h < l.kv_heads; h++)
-        if (l.v[h].mean)
-            return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.v[%i] has a mean: only K's pairs may have one", h);
+        if (l.v[h].mean || l.v[h].metric)
+            return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.v[%i] has a %s: only K's pairs may have one", h,
+                               l.v[h].mean ? "mean" : "metric");
     if (l.window < -1)
         return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "layer.window is %i: give a positive width, or -1", l.window);
     if (!(l.scale >= 0 && l.scale <= FLT_MAX))
@@ -2291,7 +2335,7 @@ struct oscar_calib {
     unsigned sums;
     oscar_weights weights;
     int sink, recent;
-    double *shifts;
+    double *shifts, shift_weight;
     int shift_count;
     uint64_t fingerprint;   /* of all of desc that sums depend on */
     int frozen, warned;
@@ -2381,6 +2425,9 @@ static oscar_result oscar__calib_check(const oscar_calib_desc *desc)
                            desc->sink, desc->recent);
     if (desc->shift_count < 0 || desc->shift_count > 64)
         return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.shift_count is %i: give 0 to 64", desc->shift_count);
+    if (!(desc->shift_weight >= 0 && desc->shift_weight <= 1))
+        return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.shift_weight is %g: give more than 0 to 1, or 0 for 1",
+                           desc->shift_weight);
     if (desc->shift_count && (!desc->shifts || !desc->ropes))
         return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "desc.shift_count needs desc.shifts and desc.ropes");
     for (i = 0; i < desc->layer_count; i++) {
@@ -2487,6 +2534,7 @@ static uint64_t oscar__calib_fingerprint(const oscar_calib *c)
     hash = oscar__hash_integer(hash, attention ? c->sink : 0);
     hash = oscar__hash_integer(hash, attention ? c->recent : 0);
     for (i = 0; i < c->shift_count; i++) hash = oscar__hash_real(hash, c->shifts[i]);
+    if (c->shift_count) hash = oscar__hash_real(hash, c->shift_weight);
     for (i = 0; i < c->layer_count; i++) {
         const oscar__calib_layer *l = &c->layers[i];
         hash = oscar__hash_integer(hash, l->layer.q_heads);
@@ -2526,6 +2574,7 @@ OSCAR_API oscar_result oscar_calib_create(const oscar_calib_desc *desc, oscar_ca
     calib->sink = desc->sink < 0 ? 0 : desc->sink ? desc->sink : 64;
     calib->recent = desc->recent < 0 ? 0 : desc->recent ? desc->recent : 256;
     calib->shift_count = desc->shift_count;
+    calib->shift_weight = desc->shift_weight > 0 ? desc->shift_weight : 1;
     for (i = 0; i < desc->shift_count; i++) calib->shifts[i] = desc->shifts[i];
     calib->fingerprint = oscar__calib_fingerprint(calib);
     *out = calib;
@@ -2790,7 +2839,7 @@ static void oscar__add_keys(oscar_calib *calib, oscar__calib_layer *l, const osc
         sums->shifted = 1;
         for (s = 0; s < calib->shift_count; s++) {
             oscar__calib_turn(calib, l, s);
-            oscar__add_key(sums, &g, calib->turned, weight);
+            oscar__add_key(sums, &g, calib->turned, weight * calib->shift_weight);
         }
         oscar__add_key(sums, &g, calib->x, weight);
     }
@@ -2815,9 +2864,9 @@ static void oscar__add_queries(oscar_calib *calib, oscar__calib_layer *l, const 
             oscar__gather_push(&g, calib->x, weight);
             for (s = 0; s < calib->shift_count; s++) {
                 oscar__calib_turn(calib, l, s);
-                oscar__gather_push(&g, calib->turned, weight);
+                oscar__gather_push(&g, calib->turned, weight * calib->shift_weight);
             }
-            sums->q_weight += weight * (1 + calib->shift_count);
+            sums->q_weight += weight * (1 + calib->shift_weight * calib->shift_count);
         }
     }
     oscar__gather_flush(&g);
@@ -3101,12 +3150,6 @@ static int oscar__walk_sums(const oscar_calib *calib, oscar__walk_end end, unsig
     return w.valid;
 }
 
-static uint64_t oscar__sums_checksum(const unsigned char *blob, size_t size)
-{
-    uint64_t hash = oscar__fnv(OSCAR__FNV_START, blob, 32);
-    return oscar__fnv(hash, blob + OSCAR__SUMS_HEADER, size - OSCAR__SUMS_HEADER);
-}
-
 OSCAR_API oscar_result oscar_calib_save(const oscar_calib *calib, void *out, size_t capacity, size_t *size)
 {
     unsigned char *blob = (unsigned char *)out;
@@ -3126,7 +3169,7 @@ OSCAR_API oscar_result oscar_calib_save(const oscar_calib *calib, void *out, siz
     oscar__put64(blob + 16, calib->fingerprint);
     oscar__put64(blob + 24, payload);
     (void)oscar__walk_sums(calib, OSCAR__SAVE, blob + OSCAR__SUMS_HEADER, &payload);
-    oscar__put64(blob + 32, oscar__sums_checksum(blob, total));
+    oscar__put64(blob + 32, oscar__checksum(blob, total, 32));
     return OSCAR_OK;
 }
 
@@ -3145,7 +3188,7 @@ OSCAR_API oscar_result oscar_calib_restore(oscar_calib *calib, const void *data,
                            "the sums were made from another desc: layers, sums, weights, windows, shifts must agree");
     (void)oscar__walk_sums(calib, OSCAR__COUNT, NULL, &payload);
     if (size - OSCAR__SUMS_HEADER != payload || oscar__get64(blob + 24) != payload || oscar__get32(blob + 12) > 1
-        || oscar__sums_checksum(blob, size) != oscar__get64(blob + 32)
+        || oscar__checksum(blob, size, 32) != oscar__get64(blob + 32)
         || !oscar__walk_sums(calib, OSCAR__CHECK, blob + OSCAR__SUMS_HEADER, &payload))
         return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_FORMAT, "the saved sums are cut off or damaged");
     (void)oscar__walk_sums(calib, OSCAR__RESTORE, blob + OSCAR__SUMS_HEADER, &payload);
@@ -3376,8 +3419,10 @@ static void oscar__weighted_vectors(int dim, const oscar__compose_work *w, doubl
     oscar__mix(dim, 1, out, w->row);
 }
 
-/* BALANCED: w->f = F and w->g = B = F^-T from w->cx and w->cw, which stay as they are. */
-static oscar_result oscar__compose_balanced(const oscar_hooks *hooks, int dim, double eps, oscar__compose_work *w)
+/* BALANCED: w->f = F and w->g = B = F^-T from w->cx and w->cw, which stay as they are. power: 1/4 for errors that are
+   equally large in all directions; less where codes are refined, as refining moves errors to where they cost little. */
+static oscar_result oscar__compose_balanced(const oscar_hooks *hooks, int dim, double eps, double power,
+                                            oscar__compose_work *w)
 {
     size_t size = (size_t)dim, i, j;
     double add_x = oscar__regularisation(dim, w->cx, eps), add_w = oscar__regularisation(dim, w->cw, eps);
@@ -3401,16 +3446,33 @@ static oscar_result oscar__compose_balanced(const oscar_hooks *hooks, int dim, d
     for (i = 0; i < size; i++) {
         double least = DBL_EPSILON * w->values[size - 1];
         if (!(w->values[i] > least)) w->values[i] = least;
-        roots += sqrt(w->values[i]);
+        roots += power < 0.25 ? pow(w->values[i], 2 * power) : sqrt(w->values[i]);
     }
     if (!(roots > 0 && roots <= DBL_MAX))
         return OSCAR__FAIL(hooks, OSCAR_ERR_NUMERIC, "second moments are too small or too large for BALANCED");
     scale = sqrt(dim / roots);
-    oscar__weighted_vectors(dim, w, 0.25, scale, w->f);
+    oscar__weighted_vectors(dim, w, power, scale, w->f);
     oscar__solve_lower_t(dim, w->factor, dim, w->f);
-    oscar__weighted_vectors(dim, w, -0.25, 1 / scale, w->between);
+    oscar__weighted_vectors(dim, w, -power, 1 / scale, w->between);
     oscar__times(dim, 1, w->factor, w->between, w->g);
     return OSCAR_OK;
+}
+
+/* The metric of codes x' = x F for queries of second moment w->cw: B^T (Cw + eps tr / D I) B, scaled to trace D, plus
+   half of the identity, so that no direction is free. w->g = B; uses w->between and w->vectors. */
+static void oscar__compose_metric(int dim, double eps, oscar__compose_work *w, float *metric)
+{
+    size_t size = (size_t)dim, i, j;
+    double add = oscar__regularisation(dim, w->cw, eps), trace = 0, *bt = w->vectors, *m = w->factor;
+    oscar__times(dim, 0, w->cw, w->g, w->between);
+    for (i = 0; i < size * size; i++) w->between[i] += add * w->g[i];
+    for (i = 0; i < size; i++) for (j = 0; j < size; j++) bt[j * size + i] = w->g[i * size + j];
+    oscar__times(dim, 0, bt, w->between, m);
+    for (i = 0; i < size; i++) trace += m[i * (size + 1)];
+    for (i = 0; i < size; i++)
+        for (j = 0; j < size; j++)
+            metric[i * size + j] = (float)(0.5 * (m[i * size + j] + m[j * size + i]) * dim / trace
+                                           + (i == j ? 0.5 : 0));
 }
 
 /* -- what oscar_compose asks for -- */
@@ -3419,7 +3481,7 @@ static oscar_result oscar__compose_balanced(const oscar_hooks *hooks, int dim, d
 typedef struct oscar__recipe {
     oscar_method method;
     oscar__moment x, weight;
-    int shared, mean;
+    int shared, mean, metric;
     double eps;
 } oscar__recipe;
 
@@ -3439,6 +3501,7 @@ static oscar__recipe oscar__recipe_k(const oscar_compose *compose)
     if (r.method == OSCAR_METHOD_HP || !oscar__recipe_dense(&r)) r.x = OSCAR__C_IDENTITY;
     r.shared = compose->shared != 0;
     r.mean = compose->k_mean > 0 || (compose->k_mean == 0 && r.method == OSCAR_METHOD_BALANCED);
+    r.metric = compose->k_metric > 0 || (compose->k_metric == 0 && r.method == OSCAR_METHOD_BALANCED);
     r.eps = compose->eps > 0 ? compose->eps : 1e-4;
     return r;
 }
@@ -3453,7 +3516,7 @@ static oscar__recipe oscar__recipe_v(const oscar_compose *compose)
     r.weight = OSCAR__C_IDENTITY;
     if (r.method == OSCAR_METHOD_BALANCED) r.x = OSCAR__C_V;
     if (r.method == OSCAR_METHOD_HP || !oscar__recipe_dense(&r)) r.x = OSCAR__C_IDENTITY;
-    r.mean = 0;
+    r.mean = r.metric = 0;
     return r;
 }
 
@@ -3476,6 +3539,7 @@ static oscar_result oscar__recipe_check(const oscar_calib *calib, int layer, con
     oscar_result result = oscar__moment_check(calib, layer, r->x);
     if (!result) result = oscar__moment_check(calib, layer, r->weight);
     if (!result && r->mean) result = oscar__moment_check(calib, layer, OSCAR__C_K);
+    if (!result && r->metric) result = oscar__moment_check(calib, layer, OSCAR__C_Q);
     return result;
 }
 
@@ -3509,17 +3573,18 @@ static oscar_result oscar__solve_check(const oscar_calib *calib, const oscar_com
 /* -- solve -- */
 
 /* Pairs of one side; one matrix for all heads where it is shared. NULL where there is none. */
-typedef struct oscar__side { oscar_pair *pairs; float *to, *dual, *mean; } oscar__side;
+typedef struct oscar__side { oscar_pair *pairs; float *to, *dual, *mean, *metric; } oscar__side;
 
 static oscar__side oscar__carve_side(oscar__carver *c, const oscar__recipe *r, int heads, int dim)
 {
     size_t count = r->shared ? 1 : (size_t)heads, entries = (size_t)dim * (size_t)dim;
-    oscar__side side = { NULL, NULL, NULL, NULL };
+    oscar__side side = { NULL, NULL, NULL, NULL, NULL };
     side.pairs = (oscar_pair *)oscar__carve(c, (size_t)heads, sizeof(oscar_pair));
     if (oscar__recipe_dense(r)) side.to = (float *)oscar__carve(c, oscar__mul(count, entries), sizeof(float));
     if (r->method == OSCAR_METHOD_BALANCED)
         side.dual = (float *)oscar__carve(c, oscar__mul(count, entries), sizeof(float));
     if (r->mean) side.mean = (float *)oscar__carve(c, oscar__mul((size_t)heads, (size_t)dim), sizeof(float));
+    if (r->metric) side.metric = (float *)oscar__carve(c, oscar__mul(count, entries), sizeof(float));
     return side;
 }
 
@@ -3537,9 +3602,9 @@ static void oscar__warn_empty(const oscar_calib *calib, int layer, int head, con
                 layer, head);
 }
 
-/* The matrices of head (of all heads where shared), rounded to float. */
+/* The matrices of head (of all heads where shared), rounded to float; NULL where there is none to find. */
 static oscar_result oscar__solve_matrices(const oscar_calib *calib, int layer, int head, const oscar__recipe *r,
-                                          int dim, oscar__compose_work *w, float *to, float *dual)
+                                          int dim, oscar__compose_work *w, float *to, float *dual, float *metric)
 {
     const oscar__calib_layer *l = &calib->layers[layer];
     size_t entries = (size_t)dim * (size_t)dim;
@@ -3550,13 +3615,21 @@ static oscar_result oscar__solve_matrices(const oscar_calib *calib, int layer, i
         oscar__moment_of(l, r->weight, head, count, w->cw);
         oscar__warn_empty(calib, layer, head, w->cx, dim);
         oscar__warn_empty(calib, layer, head, w->cw, dim);
-        result = oscar__compose_balanced(&calib->hooks, dim, r->eps, w);
+        result = oscar__compose_balanced(&calib->hooks, dim, r->eps, r->metric ? 0.2 : 0.25, w);
     }
     else result = oscar__compose_orthogonal(&calib->hooks, r->method, dim, w);
     if (result) return result;
-    oscar__round_matrix(w->f, entries, to);
+    if (metric) {
+        if (r->method != OSCAR_METHOD_BALANCED) {
+            oscar__moment_of(l, OSCAR__C_Q, head, count, w->cw);
+            memcpy(w->g, w->f, entries * sizeof(double));
+        }
+        oscar__compose_metric(dim, r->eps, w, metric);
+    }
+    if (to) oscar__round_matrix(w->f, entries, to);
     if (dual) oscar__round_matrix(w->g, entries, dual);
-    if (!oscar__finite(to, entries) || (dual && !oscar__finite(dual, entries)))
+    if ((to && !oscar__finite(to, entries)) || (dual && !oscar__finite(dual, entries))
+        || (metric && !oscar__finite(metric, entries)))
         return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_NUMERIC,
                            "layer %i, KV head %i: the pair's entries leave the range of float; scale the rows", layer,
                            head);
@@ -3571,6 +3644,7 @@ static oscar_result oscar__solve_side(const oscar_calib *calib, int layer, const
     int h, d;
     for (h = 0; h < l->layer.kv_heads; h++) {
         oscar_pair *pair = &side->pairs[h];
+        size_t at = r->shared ? 0 : (size_t)h * entries;
         memset(pair, 0, sizeof *pair);
         pair->dim = dim;
         pair->kind = oscar__recipe_dense(r) ? OSCAR_DENSE
@@ -3581,12 +3655,14 @@ static oscar_result oscar__solve_side(const oscar_calib *calib, int layer, const
             for (d = 0; d < dim; d++) mean[d] = (float)w->row[d];
             pair->mean = mean;
         }
-        if (!side->to) continue;
-        pair->to = side->to + (r->shared ? 0 : (size_t)h * entries);
-        if (side->dual) pair->dual = side->dual + (r->shared ? 0 : (size_t)h * entries);
+        if (!side->to && !side->metric) continue;
+        if (side->to) pair->to = side->to + at;
+        if (side->dual) pair->dual = side->dual + at;
+        if (side->metric) pair->metric = side->metric + at;
         if (h == 0 || !r->shared) {
-            oscar_result result = oscar__solve_matrices(calib, layer, h, r, dim, w, side->to + (size_t)h * entries,
-                                                        side->dual ? side->dual + (size_t)h * entries : NULL);
+            oscar_result result = oscar__solve_matrices(calib, layer, h, r, dim, w, side->to ? side->to + at : NULL,
+                                                        side->dual ? side->dual + at : NULL,
+                                                        side->metric ? side->metric + at : NULL);
             if (result) return result;
         }
     }
@@ -3610,8 +3686,11 @@ static oscar_result oscar__solve_layers(const oscar_calib *calib, const oscar_co
         oscar_layer l = calib->layers[i].layer;
         oscar_result result = OSCAR_OK;
         if (l.k_bits != 16) {
-            oscar__side side = oscar__carve_side(c, &k, l.kv_heads, l.k_dim);
-            if (c->base) result = oscar__solve_side(calib, i, &k, l.k_dim, &work, &side);
+            oscar__recipe recipe = k;
+            oscar__side side;
+            recipe.metric = k.metric && l.k_fit == OSCAR_UNBIASED;
+            side = oscar__carve_side(c, &recipe, l.kv_heads, l.k_dim);
+            if (c->base) result = oscar__solve_side(calib, i, &recipe, l.k_dim, &work, &side);
             l.k = side.pairs;
         }
         if (!result && l.v_bits != 16) {
@@ -3636,6 +3715,7 @@ static void oscar__compose_name(const oscar_compose *c, oscar__text *text)
     if (c->v_target != OSCAR_TARGET_DEFAULT)
         oscar__put_string(text, c->v_target == OSCAR_TARGET_SELF ? " v_target=self" : " v_target=output");
     if (c->v_balanced) oscar__put_string(text, " v_balanced");
+    if (c->k_metric) oscar__put_string(text, c->k_metric > 0 ? " k_metric=1" : " k_metric=-1");
     if (c->eps > 0) { oscar__put_string(text, " eps="); oscar__put_real(text, c->eps); }
 }
 
@@ -3745,7 +3825,7 @@ static oscar_result oscar__report_method(const oscar_hooks *hooks, int method, i
     size_t size = (size_t)dim, i;
     int balanced = method == OSCAR_REPORT_BALANCED, bits;
     oscar_result result;
-    if (balanced) result = oscar__compose_balanced(hooks, dim, 1e-4, w);
+    if (balanced) result = oscar__compose_balanced(hooks, dim, 1e-4, 0.25, w);
     else {
         w->cx = w->cw;   /* OSCAR's target */
         result = oscar__compose_orthogonal(hooks, methods[method], dim, w);
@@ -3854,11 +3934,16 @@ enum {
     OSCAR__PAIRS_MAX = 1 << 18       /* of a file: a few bytes of metadata may ask for no more */
 };
 
-/* Places of a layer's tensors: side * 4 + role. V has no mean; its place is known so that it can be refused. */
-enum { OSCAR__TO, OSCAR__DUAL, OSCAR__MEAN, OSCAR__SPECTRUM, OSCAR__SLOTS = 8 };
+/* Places of a layer's tensors: side * ROLES + role. V has no mean and no metric; their places are known so that
+   they can be refused. */
+enum { OSCAR__TO, OSCAR__DUAL, OSCAR__MEAN, OSCAR__SPECTRUM, OSCAR__METRIC, OSCAR__ROLES,
+       OSCAR__SLOTS = 2 * OSCAR__ROLES };
 static const char *const oscar__slots[OSCAR__SLOTS] = {
-    "k.to", "k.dual", "k.mean", "k.spectrum", "v.to", "v.dual", "v.mean", "v.spectrum"
+    "k.to", "k.dual", "k.mean", "k.spectrum", "k.metric", "v.to", "v.dual", "v.mean", "v.spectrum", "v.metric"
 };
+
+/* Whether a role is a matrix [dim][dim] a head, else a row [dim]. */
+static int oscar__role_is_matrix(int role) { return role != OSCAR__MEAN && role != OSCAR__SPECTRUM; }
 
 /* Metadata with one value, or one for each layer. The first six are fields of a side: field + 0 is K's, + 1 V's. */
 enum {
@@ -4536,7 +4621,7 @@ static void oscar__plan_heads(const oscar__plan *p, oscar__planned *out)
         const oscar__tensor *t = out->tensor[i];
         size_t first = t && t->rank ? p->table->sizes[t->shape] : 0;
         if (first > heads) heads = first;
-        if (first && i % 4 == OSCAR__MEAN) told = 1;
+        if (first && i % OSCAR__ROLES == OSCAR__MEAN) told = 1;
     }
     if (heads > 65536) return;   /* the shape check refuses it */
     out->layer.kv_heads = (int)heads;
@@ -4551,13 +4636,13 @@ static oscar_result oscar__plan_shapes(const oscar__plan *p, oscar__planned *out
     int i;
     oscar__plan_heads(p, out);
     for (i = 0; i < OSCAR__SLOTS; i++) {
-        const oscar__tensor *t = out->tensor[i], *matrix = out->tensor[i / 4 * 4 + OSCAR__TO];
+        int side = i / OSCAR__ROLES, role = i % OSCAR__ROLES, *dim = oscar__layer_dim(&out->layer, side);
+        const oscar__tensor *t = out->tensor[i], *matrix = out->tensor[side * OSCAR__ROLES + OSCAR__TO];
         const size_t *shape = t ? p->table->sizes + t->shape : NULL;
-        int *dim = oscar__layer_dim(&out->layer, i / 4), role = i % 4;
-        size_t rank = role == OSCAR__TO || role == OSCAR__DUAL ? 3 : 2;
+        size_t rank = oscar__role_is_matrix(role) ? 3 : 2;
         if (!t) continue;
-        if (i == 4 + OSCAR__MEAN)
-            return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.v.mean: only K has a mean", p->layer);
+        if (side && (role == OSCAR__MEAN || role == OSCAR__METRIC))
+            return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.%s: only K has one", p->layer, oscar__slots[i]);
         if (!*dim && t->rank == rank && shape[1] <= OSCAR__DIM_MAX) *dim = (int)shape[1];
         if (t->rank != rank || !oscar__dim_valid(*dim) || shape[1] != (size_t)*dim || shape[rank - 1] != (size_t)*dim
             || !shape[0] || (shape[0] != (size_t)out->layer.kv_heads && (shape[0] != 1 || role == OSCAR__MEAN)))
@@ -4575,11 +4660,11 @@ static oscar_result oscar__plan_kinds(const oscar__plan *p, oscar__planned *out)
 {
     int side;
     for (side = 0; side < 2; side++) {
-        const oscar__tensor *const *t = out->tensor + 4 * side;
+        const oscar__tensor *const *t = out->tensor + OSCAR__ROLES * side;
         const char *name = oscar__side_name(side);
         if (out->kind[side] < 0 && t[OSCAR__TO]) out->kind[side] = OSCAR_DENSE;
         if (out->kind[side] < 0) {
-            if (t[OSCAR__MEAN] || t[OSCAR__SPECTRUM])
+            if (t[OSCAR__MEAN] || t[OSCAR__SPECTRUM] || t[OSCAR__METRIC])
                 return OSCAR__FAIL(p->hooks, p->bad, "rotations: layers.%i.%s has tensors, but no matrix and no "
                                    "oscar.%s_kind", p->layer, name, name);
             *oscar__layer_bits(&out->layer, side) = 16;
@@ -4671,24 +4756,27 @@ static oscar_rotations *oscar__rotations_carve(oscar__carver *c, const oscar__ta
     return r;
 }
 
-/* Whether all heads of a side have the same matrices in the same memory. */
-static int oscar__pairs_shared(const oscar_pair *pairs, int heads)
+/* How many matrices, or metrics, of a side are stored: one where all heads have the same in the same memory. */
+static int oscar__pairs_stored(const oscar_pair *pairs, int heads, int metric)
 {
     int h;
-    for (h = 1; h < heads; h++) if (pairs[h].to != pairs[0].to || pairs[h].dual != pairs[0].dual) return 0;
+    for (h = 1; h < heads; h++)
+        if (metric ? pairs[h].metric != pairs[0].metric
+                   : pairs[h].to != pairs[0].to || pairs[h].dual != pairs[0].dual) return heads;
     return 1;
 }
 
 /* A tensor's numbers from the pairs of layers. A head without what other heads have gets what it stands for: B = F,
-   m = 0. */
+   m = 0, M = 0 (refines nothing). */
 static void oscar__tensor_gather(const oscar_layer *layers, const oscar__tensor *t)
 {
-    const oscar_pair *pairs = t->slot < 4 ? layers[t->layer].k : layers[t->layer].v;
-    size_t dim = (size_t)pairs[0].dim, each = t->slot % 4 == OSCAR__MEAN ? dim : dim * dim, h;
+    const oscar_pair *pairs = t->slot < OSCAR__ROLES ? layers[t->layer].k : layers[t->layer].v;
+    int role = t->slot % OSCAR__ROLES;
+    size_t dim = (size_t)pairs[0].dim, each = oscar__role_is_matrix(role) ? dim * dim : dim, h;
     for (h = 0; h < t->count / each; h++) {
         const oscar_pair *pair = &pairs[h];
-        const float *from = t->slot % 4 == OSCAR__MEAN ? pair->mean
-                          : t->slot % 4 == OSCAR__DUAL && pair->dual ? pair->dual : pair->to;
+        const float *from = role == OSCAR__MEAN ? pair->mean : role == OSCAR__METRIC ? pair->metric
+                          : role == OSCAR__DUAL && pair->dual ? pair->dual : pair->to;
         if (from) memcpy(t->data + h * each, from, each * sizeof(float));
         else memset(t->data + h * each, 0, each * sizeof(float));
     }
@@ -4748,10 +4836,11 @@ static oscar_result oscar__pair_measure(const oscar_rotations *r, oscar_result b
 static oscar_result oscar__pairs_bind(const oscar_rotations *r, oscar_result bad, int layer, oscar__planned *planned,
                                       int side, oscar_pair *pairs)
 {
-    const oscar__tensor *const *t = planned->tensor + 4 * side;
+    const oscar__tensor *const *t = planned->tensor + OSCAR__ROLES * side;
     int dim = *oscar__layer_dim(&planned->layer, side), heads = oscar__planned_pairs(planned, side), h;
     size_t matrix = (size_t)dim * (size_t)dim;
     int shared = t[OSCAR__TO] && r->table.sizes[t[OSCAR__TO]->shape] == 1;
+    int shared_metric = t[OSCAR__METRIC] && r->table.sizes[t[OSCAR__METRIC]->shape] == 1;
     for (h = 0; h < heads; h++) {
         oscar_pair *pair = &pairs[h];
         size_t at = shared ? 0 : (size_t)h * matrix;
@@ -4762,6 +4851,7 @@ static oscar_result oscar__pairs_bind(const oscar_rotations *r, oscar_result bad
         if (t[OSCAR__TO]) pair->to = t[OSCAR__TO]->data + at;
         if (t[OSCAR__DUAL]) pair->dual = t[OSCAR__DUAL]->data + at;
         if (t[OSCAR__MEAN]) pair->mean = t[OSCAR__MEAN]->data + (size_t)h * (size_t)dim;
+        if (t[OSCAR__METRIC]) pair->metric = t[OSCAR__METRIC]->data + (shared_metric ? 0 : (size_t)h * matrix);
         if (pair->to && !(shared && h)) {
             oscar_result result = oscar__pair_measure(r, bad, layer, side, h, pair);
             if (result) return result;
@@ -4923,7 +5013,7 @@ static void oscar__table_slot(oscar__table *t, int layer, int slot, int heads, i
 {
     char name[48];
     oscar__text text = { NULL, 0, 0 };
-    size_t rank = slot % 4 == OSCAR__MEAN ? 2 : 3, each = (size_t)dim, i;
+    size_t rank = oscar__role_is_matrix(slot % OSCAR__ROLES) ? 3 : 2, each = (size_t)dim, i;
     text.out = name;
     text.capacity = sizeof name;
     oscar__put_string(&text, "layers.");
@@ -4951,17 +5041,21 @@ static void oscar__table_describe(oscar__table *t, const oscar_layer *layers, in
     for (i = 0; i < count; i++)
         for (side = 0; side < 2; side++) {
             const oscar_pair *pairs = side ? layers[i].v : layers[i].k;
-            int heads = layers[i].kv_heads, duals = 0, means = 0;
-            for (h = 0; pairs && h < heads; h++) {
+            int heads = layers[i].kv_heads, slot = OSCAR__ROLES * side, duals = 0, means = 0, metrics = 0, stored;
+            if (!pairs) continue;
+            for (h = 0; h < heads; h++) {
                 duals += pairs[h].dual != NULL;
                 means += pairs[h].mean != NULL;
+                metrics += pairs[h].metric != NULL;
             }
-            if (pairs && pairs[0].kind == OSCAR_DENSE) {
-                int stored = oscar__pairs_shared(pairs, heads) ? 1 : heads;
-                oscar__table_slot(t, i, 4 * side + OSCAR__TO, stored, pairs[0].dim);
-                if (duals) oscar__table_slot(t, i, 4 * side + OSCAR__DUAL, stored, pairs[0].dim);
+            stored = oscar__pairs_stored(pairs, heads, 0);
+            if (pairs[0].kind == OSCAR_DENSE) {
+                oscar__table_slot(t, i, slot + OSCAR__TO, stored, pairs[0].dim);
+                if (duals) oscar__table_slot(t, i, slot + OSCAR__DUAL, stored, pairs[0].dim);
             }
-            if (means) oscar__table_slot(t, i, 4 * side + OSCAR__MEAN, heads, pairs[0].dim);
+            if (means) oscar__table_slot(t, i, slot + OSCAR__MEAN, heads, pairs[0].dim);
+            stored = oscar__pairs_stored(pairs, heads, 1);
+            if (metrics) oscar__table_slot(t, i, slot + OSCAR__METRIC, stored, pairs[0].dim);
         }
 }
 
@@ -5485,6 +5579,62 @@ static OSCAR__NOINLINE float oscar__fit_unbiased(int n, int bits, const float *x
     return best_xu > 0 ? OSCAR__F32(xx / best_xu) : 0;
 }
 
+/* ---- refining (design 2.3): codes for the queries ---- */
+
+/* A row in the course of being refined: levels u, scales s of the groups, z = x M, gradient = (s u - x) M. */
+typedef struct oscar__refined {
+    float u[OSCAR__DIM_MAX], s[OSCAR__DIM_MAX / 16], z[OSCAR__DIM_MAX], reading[OSCAR__DIM_MAX];
+    float gradient[OSCAR__DIM_MAX];
+} oscar__refined;
+
+/* Each channel in turn takes the level that makes e M e^T least; what it changes of the gradient is put in at once, for
+   the channels after it. */
+static OSCAR__NOINLINE void oscar__refine_levels(const oscar_codec *codec, int dim, oscar__refined *r)
+{
+    const float *m = codec->metric;
+    float centre = oscar__centre(codec->bits);
+    int c, j;
+    for (c = 0; c < dim; c++) r->reading[c] = OSCAR__F32(r->s[c / codec->group] * r->u[c]);
+    oscar__rotate_row(dim, m, r->reading, r->gradient);
+    for (c = 0; c < dim; c++) r->gradient[c] = OSCAR__F32(r->gradient[c] - r->z[c]);
+    for (c = 0; c < dim; c++, m += dim) {
+        float scale = r->s[c / codec->group], curvature = OSCAR__F32(scale * m[c]), level, step;
+        if (!(scale > 0) || !(curvature > 0)) continue;
+        level = floorf(OSCAR__F32(r->u[c] - OSCAR__F32(r->gradient[c] / curvature))) + 0.5f;
+        if (!(level > -centre)) level = -centre;   /* also a NaN, which the scales then show */
+        if (level > centre) level = centre;
+        step = OSCAR__F32(scale * (level - r->u[c]));
+        if (!(step < 0) && !(step > 0)) continue;
+        r->u[c] = level;
+        for (j = 0; j < dim; j++) r->gradient[j] = fmaf(step, m[j], r->gradient[j]);
+    }
+}
+
+/* UNBIASED with a metric: refines codes and scales of a row, or leaves them as they are. scale [dim / group]: of the
+   plain fit, not rounded; 0 where a group is zero, which stays so. */
+static void oscar__refine(const oscar_codec *codec, int dim, const float *x, unsigned char *codes, float *scale)
+{
+    oscar__refined r;
+    float centre = oscar__centre(codec->bits), limit = codec->metadata == OSCAR_F32 ? FLT_MAX : 65504.0f;
+    int n = codec->group, groups = dim / n, pass, g, i;
+    if (!oscar__finite(scale, (size_t)groups)) return;
+    for (i = 0; i < dim; i++) r.u[i] = scale[i / n] > 0 ? (float)codes[i] - centre : 0.0f;
+    memcpy(r.s, scale, (size_t)groups * sizeof(float));
+    oscar__rotate_row(dim, codec->metric, x, r.z);
+    for (pass = 0; pass < 2; pass++) {
+        oscar__refine_levels(codec, dim, &r);
+        for (g = 0; g < groups; g++) {
+            float xz = oscar__sum_products(n, x + g * n, r.z + g * n);
+            float uz = oscar__sum_products(n, r.u + g * n, r.z + g * n);
+            if (scale[g] > 0) r.s[g] = uz > 0 ? OSCAR__F32(xz / uz) : 0.0f;
+        }
+    }
+    for (g = 0; g < groups; g++)
+        if (scale[g] > 0 && !(r.s[g] >= 0.5f * scale[g] && r.s[g] <= 2 * scale[g] && r.s[g] <= limit)) return;
+    for (i = 0; i < dim; i++) if (scale[i / n] > 0) codes[i] = (unsigned char)(r.u[i] + centre);
+    memcpy(scale, r.s, (size_t)groups * sizeof(float));
+}
+
 /* CLIP, one group of a clamped row: codes, scale and minimum, rounded to the metadata type. 0 if they overflow. */
 static OSCAR__NOINLINE int oscar__fit_clip(int n, int bits, oscar_type metadata, oscar__overflow overflow,
                                            const float *x, unsigned char *codes, float *scale, float *minimum)
@@ -5534,11 +5684,12 @@ static oscar_result oscar__encode_row(const oscar_codec *codec, int dim, oscar__
             if (!oscar__fit_clip(n, codec->bits, codec->metadata, overflow, x + g * n, codes + g * n, scale + g,
                                  minimum + g))
                 return OSCAR_ERR_NUMERIC;
-        } else {
-            scale[g] = oscar__fit_unbiased(n, codec->bits, x + g * n, codes + g * n);
-            if (!oscar__metadata_round(codec->metadata, overflow, scale + g)) return OSCAR_ERR_NUMERIC;
-        }
+        } else scale[g] = oscar__fit_unbiased(n, codec->bits, x + g * n, codes + g * n);
     }
+    if (codec->fit == OSCAR_CLIP) return OSCAR_OK;
+    if (codec->metric) oscar__refine(codec, dim, x, codes, scale);
+    for (g = 0; g < dim / n; g++)
+        if (!oscar__metadata_round(codec->metadata, overflow, scale + g)) return OSCAR_ERR_NUMERIC;
     return OSCAR_OK;
 }
 
@@ -5846,9 +5997,13 @@ static void oscar__page_put_exact(oscar_type type, const float *x, size_t count,
 /* One row back. */
 static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size_t dim, float *out)
 {
-    unsigned char row[4 * OSCAR__DIM_MAX];
-    oscar__copy_little_endian(type, in, dim * oscar__type_size(type), row);
-    oscar__load(type, row, dim, out);
+    unsigned char one[4];
+    size_t i, each = oscar__type_size(type);
+    if (oscar__little_endian()) { oscar__load(type, in, dim, out); return; }
+    for (i = 0; i < dim; i++) {
+        oscar__copy_little_endian(type, in + i * each, each, one);
+        oscar__load(type, one, 1, out + i);
+    }
 }
 
 /* Transforms the rows of one side of one head in place. With SATURATE a row that is not finite afterwards counts as a
@@ -5890,6 +6045,7 @@ static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, osca
                                       page + l->mean_scale + 2 * (size_t)h, mean, &mean_scale);
     if (result) return result;
     memset(head + s.codes, 0, oscar__codes_bytes(s.bits, s.dim, s.tokens, l->window_type));
+    if (is_k) s.codec.metric = pair.metric;
     for (t = 0; t < s.tokens; t++) {
         float *x = rows + (size_t)t * dim;
         int used = 1;   /* without a page mean the sign bit stays clear */
@@ -5940,23 +6096,29 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
 
 /* ---- reading ---- */
 
-/* Codes of one tile of a head as [dim][16], channel by channel. */
-static void oscar__page_tile(const oscar__page_side *s, const unsigned char *head, int tile, unsigned char *codes)
+/* 16 x 16 codes of a tile as numbers, the index that is summed over first: of K [channel][token] from `channel` on, of
+   V [token][channel]. */
+static OSCAR__NOINLINE void oscar__page_square(const oscar__page_side *s, const unsigned char *OSCAR__RESTRICT head,
+                                               int tile, int channel, double *OSCAR__RESTRICT out)
 {
     const unsigned char *p = head + oscar__tile_at(s, OSCAR__TILE * tile);
-    int w = 32 / s->bits, shift[16], i, c, t, n;
-    uint32_t mask = (1u << s->bits) - 1;
-    for (n = 0; n < w; n++) shift[n] = 8 * (n % 4) + s->bits * (n / 4);
-    if (s->is_k) {   /* word [i][t]: w channels of token t */
-        for (i = 0; i < s->dim / w; i++)
-            for (t = 0; t < OSCAR__TILE; t++, p += 4)
-                for (n = 0; n < w; n++)
-                    codes[(i * w + n) * OSCAR__TILE + t] = (unsigned char)(oscar__get32(p) >> shift[n] & mask);
-    } else {         /* word [i][c]: w tokens of channel c */
-        for (i = 0; i < OSCAR__TILE / w; i++)
-            for (c = 0; c < s->dim; c++, p += 4)
-                for (n = 0; n < w; n++)
-                    codes[c * OSCAR__TILE + i * w + n] = (unsigned char)(oscar__get32(p) >> shift[n] & mask);
+    int w = 32 / s->bits, row, plane, i;
+    uint32_t mask = (1u << s->bits) - 1, word[OSCAR__TILE];
+    for (row = 0; row < OSCAR__TILE; row += w) {   /* w rows share 16 words, 4 of them a plane */
+        size_t first = s->is_k ? (size_t)((channel + row) / w) * OSCAR__TILE
+                               : (size_t)(row / w) * (size_t)s->dim + (size_t)channel;
+        for (i = 0; i < OSCAR__TILE; i++) word[i] = oscar__get32(p + 4 * (first + (size_t)i));
+        for (plane = 0; plane < w / 4; plane++) {
+            double *four = out + OSCAR__TILE * (row + 4 * plane);
+            int shift = s->bits * plane;
+            for (i = 0; i < OSCAR__TILE; i++) {
+                uint32_t codes = word[i] >> shift;
+                four[i] = (int)(codes & mask);
+                four[16 + i] = (int)(codes >> 8 & mask);
+                four[32 + i] = (int)(codes >> 16 & mask);
+                four[48 + i] = (int)(codes >> 24 & mask);
+            }
+        }
     }
 }
 
@@ -6033,32 +6195,50 @@ OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *p
    row (lo = -1.5 s or -7.5 s for UNBIASED), q' . k' = s (q' . c) + lo sum(q'), a group at a time; a row with its sign
    bit clear adds q' . a of its page's mean a. Scale and minimum stay outside the sums over codes. All in double. */
 
-/* Online softmax: sums of w and w v, relative to the largest logit so far. dim values of acc are in use. */
+/* A query goes over many pages and rows, and queries of one KV head over the same ones: the heads of a group, and
+   several tokens. So up to OSCAR__QUERIES of them go together, and a tile is decoded, a row converted, once for all.
+   Each has its own sums and order of operations: its result does not depend on the others. */
+
+/* Online softmax: sums of w and w v, relative to the largest logit so far. acc has dim values. lse holds after the
+   end. */
 typedef struct oscar__softmax {
-    double top, sum, acc[OSCAR__DIM_MAX];
+    double top, sum, lse;
+    double *acc;
     int dim;
 } oscar__softmax;
 
-static void oscar__softmax_begin(oscar__softmax *s, int dim)
+static void oscar__softmax_begin(oscar__softmax *s)
 {
     int i;
-    s->top = -HUGE_VAL;
+    s->top = s->lse = -HUGE_VAL;
     s->sum = 0;
-    s->dim = dim;
-    for (i = 0; i < dim; i++) s->acc[i] = 0;
+    for (i = 0; i < s->dim; i++) s->acc[i] = 0;
+}
+
+/* The largest of `count` numbers that are no NaN, in 8 chains; -HUGE_VAL if there is none. */
+static double oscar__largest(int count, const double *x)
+{
+    double top[8];
+    int i, l;
+    for (l = 0; l < 8; l++) top[l] = -HUGE_VAL;
+    for (i = 0; i + 8 <= count; i += 8)
+        for (l = 0; l < 8; l++) top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
+    for (; i < count; i++) top[0] = x[i] > top[0] ? x[i] : top[0];
+    for (l = 1; l < 8; l++) top[0] = top[l] > top[0] ? top[l] : top[0];
+    return top[0];
 }
 
 /* Takes in `count` logits, -HUGE_VAL where masked, and turns them into weights. Returns 0 if all are masked. A NaN
    among them makes the result NaN. */
 static int oscar__softmax_block(oscar__softmax *s, int count, double *logit)
 {
-    double top = s->top, factor;
-    int i, any = 0;
-    for (i = 0; i < count; i++) {
-        if (logit[i] > top) top = logit[i];
-        if (!(logit[i] < -DBL_MAX)) any = 1;
+    double top = oscar__largest(count, logit), factor;
+    int i;
+    if (!(top > -HUGE_VAL)) {
+        for (i = 0; i < count && logit[i] < -DBL_MAX; i++) {}
+        if (i == count) return 0;
     }
-    if (!any) return 0;
+    if (!(top > s->top)) top = s->top;
     factor = s->top > -HUGE_VAL ? exp(s->top - top) : 0;
     s->top = top;
     s->sum *= factor;
@@ -6070,42 +6250,107 @@ static int oscar__softmax_block(oscar__softmax *s, int count, double *logit)
     return 1;
 }
 
-/* Normalises acc in place and returns lse; without a key o = 0 and lse = -inf. */
-static double oscar__softmax_end(oscar__softmax *s)
+/* Normalises acc in place and sets lse; without a key o = 0 and lse = -inf. */
+static void oscar__softmax_end(oscar__softmax *s)
 {
     int i;
-    if (s->sum <= 0) return -HUGE_VAL;
+    s->lse = -HUGE_VAL;
+    if (s->sum <= 0) return;
     for (i = 0; i < s->dim; i++) s->acc[i] /= s->sum;
-    return s->top + log(s->sum);
+    s->lse = s->top + log(s->sum);
 }
 
-/* Joins b into a, both ended; a_lse is what oscar__softmax_end gave. Returns the joint lse. */
-static double oscar__softmax_join(oscar__softmax *a, double a_lse, const oscar__softmax *b, double b_lse)
+/* Joins b into a, both ended. b->acc NULL: zeros. */
+static void oscar__softmax_join(oscar__softmax *a, const oscar__softmax *b)
 {
-    double top = a_lse > b_lse ? a_lse : b_lse, wa, wb;
+    double top = a->lse > b->lse ? a->lse : b->lse, wa, wb;
     int i;
-    if (a_lse < -DBL_MAX && b_lse < -DBL_MAX) return -HUGE_VAL;
-    wa = a_lse < -DBL_MAX ? 0 : exp(a_lse - top);
-    wb = b_lse < -DBL_MAX ? 0 : exp(b_lse - top);
-    for (i = 0; i < a->dim; i++) a->acc[i] = (a->acc[i] * wa + b->acc[i] * wb) / (wa + wb);
-    return top + log(wa + wb);
+    if (a->lse < -DBL_MAX && b->lse < -DBL_MAX) return;
+    wa = a->lse < -DBL_MAX ? 0 : exp(a->lse - top);
+    wb = b->lse < -DBL_MAX ? 0 : exp(b->lse - top);
+    for (i = 0; i < a->dim; i++) a->acc[i] = (a->acc[i] * wa + (b->acc ? b->acc[i] : 0) * wb) / (wa + wb);
+    a->lse = top + log(wa + wb);
 }
 
-/* x.y in double, in 8 chains so that it does not wait for its own sums. n: a multiple of 16. */
-static double oscar__dot(int n, const float *x, const float *y)
+enum {
+    OSCAR__QUERIES = 16,      /* queries that go together, */
+    OSCAR__VALUES = 2048,     /* and their channels: 2 queries of OSCAR__DIM_MAX. So the stack stays below 64 KB */
+    OSCAR__ROW_VALUES = 1024  /* channels of converted rows: at least one row */
+};
+
+/* Queries of KV head `head`, in the order of their positions, and what the block of up to OSCAR__BLOCK tokens at hand
+   is to them: query j sees its first tokens[j] tokens (0: none), score[j] has their products, logits, then weights. */
+typedef struct oscar__queries {
+    const oscar_layer *layer;
+    int head, count;
+    int64_t position[OSCAR__QUERIES];
+    float q[OSCAR__VALUES];                       /* [count][k_dim] */
+    int tokens[OSCAR__QUERIES];
+    double score[OSCAR__QUERIES][OSCAR__BLOCK];
+} oscar__queries;
+
+/* A partial result: the sums of each query, in acc [count][v_dim]. */
+typedef struct oscar__partial {
+    oscar__softmax of[OSCAR__QUERIES];
+    double acc[OSCAR__VALUES];
+} oscar__partial;
+
+static void oscar__partial_begin(const oscar__queries *q, oscar__partial *p)
 {
-    double lane[8] = { 0 };
-    int i, l;
-    for (i = 0; i < n; i += 8)
-        for (l = 0; l < 8; l++) lane[l] += (double)x[i + l] * (double)y[i + l];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    int j;
+    for (j = 0; j < q->count; j++) {
+        p->of[j].dim = q->layer->v_dim;
+        p->of[j].acc = p->acc + j * q->layer->v_dim;
+        oscar__softmax_begin(&p->of[j]);
+    }
 }
 
-/* The final logit of a product q.k. */
-static double oscar__logit(const oscar_layer *layer, double product)
+static void oscar__partial_end(const oscar__queries *q, oscar__partial *p)
 {
-    double logit = product * (double)layer->scale;
-    return layer->softcap > 0 ? (double)layer->softcap * tanh(logit / (double)layer->softcap) : logit;
+    int j;
+    for (j = 0; j < q->count; j++) oscar__softmax_end(&p->of[j]);
+}
+
+static void oscar__partial_join(const oscar__queries *q, oscar__partial *a, const oscar__partial *b)
+{
+    int j;
+    for (j = 0; j < q->count; j++) oscar__softmax_join(&a->of[j], &b->of[j]);
+}
+
+/* How many of `left` queries go together: what fits, in blocks of about the same size. */
+static int oscar__queries_next(const oscar_layer *layer, int64_t left)
+{
+    int dim = layer->k_dim > layer->v_dim ? layer->k_dim : layer->v_dim;
+    int most = OSCAR__VALUES / dim < OSCAR__QUERIES ? OSCAR__VALUES / dim : OSCAR__QUERIES;
+    int64_t blocks = (left + most - 1) / most;
+    return (int)((left + blocks - 1) / blocks);
+}
+
+/* Query `index` of a KV head, counted over the tokens and in each over the heads of the group. */
+typedef struct oscar__query_place { int64_t token; int head; } oscar__query_place;
+
+static oscar__query_place oscar__query_at(const oscar_layer *layer, int head, int64_t index)
+{
+    int group = layer->q_heads / layer->kv_heads;
+    oscar__query_place place;
+    place.token = index / group;
+    place.head = head * group + (int)(index % group);
+    return place;
+}
+
+/* Queries first .. first + count - 1 of a KV head; row `row` of q is that of token 0, at `position`. */
+static void oscar__queries_load(const oscar_layer *layer, const oscar_view *q, int64_t row, int64_t position, int head,
+                                int64_t first, int count, oscar__queries *out)
+{
+    int j;
+    out->layer = layer;
+    out->head = head;
+    out->count = count;
+    for (j = 0; j < count; j++) {
+        oscar__query_place place = oscar__query_at(layer, head, first + j);
+        out->position[j] = position + place.token;
+        oscar__view_row(q, layer->q_heads, layer->k_dim, row + place.token, place.head, out->q + j * layer->k_dim);
+    }
 }
 
 /* The first position that a query sees under the sliding window. */
@@ -6114,113 +6359,347 @@ static int64_t oscar__window_start(const oscar_layer *layer, int64_t position)
     return layer->window > 0 && position >= layer->window ? position - layer->window + 1 : 0;
 }
 
-/* A query and what all pages share: q, q' = q B, q.m, and the sums of q' over the groups. */
-typedef struct oscar__query_state {
-    const float *q;
-    double rotated[OSCAR__DIM_MAX], group_sum[OSCAR__DIM_MAX / 16], mean_product;
-} oscar__query_state;
-
-static void oscar__query_begin(const oscar_layout *l, int h, const float *q, oscar__query_state *state)
+/* Products of the block whose first token is at `position` -> logits -> weights, taken into the sums. A query that sees
+   nothing in it has no tokens afterwards. */
+static void oscar__queries_softmax(oscar__queries *q, int64_t position, oscar__partial *out)
 {
-    const oscar_layer *layer = &l->layer;
-    oscar_pair pair = oscar__pair_of(layer->k, h, layer->k_dim);
+    const oscar_layer *layer = q->layer;
+    double scale = (double)layer->scale, cap = (double)layer->softcap;
+    int j, t;
+    for (j = 0; j < q->count; j++) {
+        int64_t hidden = oscar__window_start(layer, q->position[j]) - position;
+        double *score = q->score[j];
+        int tokens = q->tokens[j];
+        for (t = 0; t < tokens; t++) score[t] *= scale;
+        for (t = 0; t < tokens && cap > 0; t++) score[t] = cap * tanh(score[t] / cap);
+        for (t = 0; t < tokens && t < hidden; t++) score[t] = -HUGE_VAL;
+        if (tokens && !oscar__softmax_block(&out->of[j], tokens, score)) q->tokens[j] = 0;
+    }
+}
+
+/* ---- rows ---- */
+
+/* The inner loops: 8 or 16 values at a time, two or four products a value. Compilers turn these into vectors. The order
+   of additions to one value is that of the rows. */
+
+/* sum += weight_r x_r, one row after the other. x: [rows][dim], sum: [dim]; dim a multiple of 16. */
+static OSCAR__NOINLINE void oscar__add_rows(int rows, int dim, const double *OSCAR__RESTRICT weight,
+                                            const double *OSCAR__RESTRICT x, double *OSCAR__RESTRICT sum)
+{
+    int r, c, i;
+    for (r = 0; r + 4 <= rows; r += 4)
+        for (c = 0; c < dim; c += 16) {
+            const double *w = weight + r, *x0 = x + r * dim + c, *x1 = x0 + dim, *x2 = x1 + dim, *x3 = x2 + dim;
+            for (i = 0; i < 16; i++)
+                sum[c + i] = (((sum[c + i] + w[0] * x0[i]) + w[1] * x1[i]) + w[2] * x2[i]) + w[3] * x3[i];
+        }
+    for (; r < rows; r++)
+        for (c = 0; c < dim; c += 16)
+            for (i = 0; i < 16; i++) sum[c + i] += weight[r] * x[r * dim + c + i];
+}
+
+/* The same for 16 rows of 16 channels. */
+static OSCAR__NOINLINE void oscar__add_square(const double *OSCAR__RESTRICT weight, const double *OSCAR__RESTRICT x,
+                                              double *OSCAR__RESTRICT sum)
+{
+    int r, i;
+    for (r = 0; r < 16; r += 4) {
+        const double *row = x + 16 * r;
+        double w0 = weight[r], w1 = weight[r + 1], w2 = weight[r + 2], w3 = weight[r + 3];
+        for (i = 0; i < 16; i++)
+            sum[i] = (((sum[i] + w0 * row[i]) + w1 * row[16 + i]) + w2 * row[32 + i]) + w3 * row[48 + i];
+    }
+}
+
+/* acc += a sum of its own, from `base` on. */
+static OSCAR__NOINLINE void oscar__add_square_sum(double base, const double *OSCAR__RESTRICT weight,
+                                                  const double *OSCAR__RESTRICT x, double *OSCAR__RESTRICT acc)
+{
+    double sum[16];
     int i;
-    state->q = q;
-    state->mean_product = 0;
-    if (layer->k_bits == 16) return;
-    oscar__query(&pair, q, state->rotated);
-    for (i = 0; i < layer->k_dim / layer->k_group; i++) state->group_sum[i] = 0;
-    for (i = 0; i < layer->k_dim; i++) {
-        state->group_sum[i / layer->k_group] += state->rotated[i];
-        if (pair.mean) state->mean_product += (double)q[i] * (double)pair.mean[i];
-    }
+    for (i = 0; i < 16; i++) sum[i] = base;
+    oscar__add_square(weight, x, sum);
+    for (i = 0; i < 16; i++) acc[i] += sum[i];
 }
 
-/* lo of a row's group as the sums over codes need it. */
-static double oscar__page_low(const oscar__page_side *s, float scale, float minimum)
+/* score += scale dot + low group_sum, of a tile. */
+static void oscar__add_scaled(const double *OSCAR__RESTRICT scale, const double *OSCAR__RESTRICT low, double group_sum,
+                              const double *OSCAR__RESTRICT dot, double *OSCAR__RESTRICT score)
 {
-    return s->codec.fit == OSCAR_CLIP ? (double)minimum : -(double)oscar__centre(s->bits) * (double)scale;
+    int t;
+    for (t = 0; t < OSCAR__TILE; t++) score[t] += scale[t] * dot[t] + low[t] * group_sum;
 }
 
-/* q.k of the OSCAR__BLOCK tokens from `first` of a page. */
-static void oscar__block_scores(const oscar_layout *l, const oscar__page_side *s, const unsigned char *page, int h,
-                                int first, const oscar__query_state *q, double page_mean_product, double *score)
+/* oscar__product of q with each of four rows x [4][dim]. */
+static OSCAR__NOINLINE void oscar__four_products(int dim, const float *OSCAR__RESTRICT q,
+                                                 const double *OSCAR__RESTRICT x, double *OSCAR__RESTRICT out)
 {
-    const unsigned char *head = page + (size_t)h * l->head_bytes;
-    unsigned char codes[OSCAR__DIM_MAX * OSCAR__TILE];
-    int t, c, g, tile;
-    if (s->bits == 16) {
-        float k[OSCAR__DIM_MAX];
-        size_t row = oscar__type_size(l->window_type) * (size_t)s->dim;
-        for (t = 0; t < OSCAR__BLOCK; t++) {
-            oscar__page_get_exact(l->window_type, head + s->codes + row * (size_t)(first + t), (size_t)s->dim, k);
-            score[t] = oscar__dot(s->dim, q->q, k);
+    double chain[4][8] = { { 0 } };
+    int c, r, l;
+    for (c = 0; c < dim; c += 16)
+        for (r = 0; r < 4; r++) {
+            const double *row = x + r * dim + c;
+            double *sum = chain[r];
+            for (l = 0; l < 8; l++)
+                sum[l] = (sum[l] + (double)q[c + l] * row[l]) + (double)q[c + 8 + l] * row[8 + l];
         }
-        return;
-    }
-    for (tile = 0; tile < OSCAR__BLOCK / OSCAR__TILE; tile++) {
-        double *out = score + tile * OSCAR__TILE;
-        oscar__page_tile(s, head, first / OSCAR__TILE + tile, codes);
-        for (t = 0; t < OSCAR__TILE; t++) out[t] = q->mean_product;
-        for (g = 0; g < s->dim / s->codec.group; g++) {
-            double dot[OSCAR__TILE] = { 0 };
-            for (c = g * s->codec.group; c < (g + 1) * s->codec.group; c++)
-                for (t = 0; t < OSCAR__TILE; t++) dot[t] += q->rotated[c] * codes[c * OSCAR__TILE + t];
-            for (t = 0; t < OSCAR__TILE; t++) {
-                float minimum;
-                int negative;
-                float scale = oscar__page_scale(s, head, g, first + tile * OSCAR__TILE + t, &minimum, &negative);
-                out[t] += (double)scale * dot[t] + oscar__page_low(s, scale, minimum) * q->group_sum[g];
-                if (g == 0 && s->page_mean && !negative) out[t] += page_mean_product;
+    for (r = 0; r < 4; r++) out[r] = oscar__chains_sum(chain[r]);
+}
+
+/* q.x_r of rows x [rows][dim]. */
+static void oscar__row_products(int rows, int dim, const float *q, const double *x, double *out)
+{
+    int r;
+    for (r = 0; r + 4 <= rows; r += 4) oscar__four_products(dim, q, x + r * dim, out + r);
+    for (; r < rows; r++) out[r] = oscar__product(dim, q, x + r * dim);
+}
+
+/* K or V rows of one KV head: of a view, rounded to `type` on reading, or `exact` of a page, in `type`. */
+typedef struct oscar__rows {
+    const oscar_view *view;
+    int heads, head, dim;
+    const unsigned char *exact;
+    oscar_type type;
+} oscar__rows;
+
+static oscar__rows oscar__rows_of_view(const oscar_layer *layer, const oscar_view *view, int dim, int head,
+                                       oscar_type round)
+{
+    oscar__rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.view = view;
+    rows.heads = layer->kv_heads;
+    rows.head = head;
+    rows.dim = dim;
+    rows.type = round;
+    return rows;
+}
+
+static oscar__rows oscar__rows_of_page(const unsigned char *exact, int dim, oscar_type type)
+{
+    oscar__rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.exact = exact;
+    rows.dim = dim;
+    rows.type = type;
+    return rows;
+}
+
+/* Rows first .. first + count - 1 as out [count][dim]. */
+static void oscar__rows_read(const oscar__rows *rows, int64_t first, int count, double *out)
+{
+    enum { PIECE = 256 };
+    float piece[PIECE];
+    size_t dim = (size_t)rows->dim, each = oscar__type_size(rows->exact ? rows->type : rows->view->type), c, i, size;
+    int r;
+    for (r = 0; r < count; r++)
+        for (c = 0; c < dim; c += size, out += size) {
+            size = dim - c < (size_t)PIECE ? dim - c : (size_t)PIECE;
+            if (rows->exact) {
+                const unsigned char *row = rows->exact + (size_t)(first + r) * dim * each;
+                oscar__page_get_exact(rows->type, row + c * each, size, piece);
+            } else {
+                const void *row = oscar__view_at(rows->view, rows->heads, rows->dim, first + r, rows->head);
+                oscar__load(rows->view->type, (const unsigned char *)row + c * each, size, piece);
+                oscar__round_to(rows->type, piece, size);
             }
+            for (i = 0; i < size; i++) out[i] = (double)piece[i];
+        }
+}
+
+/* Tokens of a block that any query sees. */
+static int oscar__queries_tokens(const oscar__queries *q)
+{
+    int j, most = 0;
+    for (j = 0; j < q->count; j++) most = q->tokens[j] > most ? q->tokens[j] : most;
+    return most;
+}
+
+static int oscar__smaller(int a, int b) { return a < b ? a : b; }
+
+/* The block of tokens that starts at row `first`: products q.k. */
+static void oscar__rows_scores(const oscar__rows *k, int64_t first, oscar__queries *q)
+{
+    double rows[OSCAR__ROW_VALUES];
+    int tokens = oscar__queries_tokens(q), most = OSCAR__ROW_VALUES / k->dim, at, j;
+    for (at = 0; at < tokens; at += most) {
+        oscar__rows_read(k, first + at, oscar__smaller(most, tokens - at), rows);
+        for (j = 0; j < q->count; j++)
+            oscar__row_products(oscar__smaller(most, q->tokens[j] - at), k->dim, q->q + j * k->dim, rows,
+                                q->score[j] + at);
+    }
+}
+
+/* The same block: acc += sum_t weight_t v_t. */
+static void oscar__rows_values(const oscar__rows *v, int64_t first, const oscar__queries *q, oscar__partial *out)
+{
+    double rows[OSCAR__ROW_VALUES];
+    int tokens = oscar__queries_tokens(q), most = OSCAR__ROW_VALUES / v->dim, at, j;
+    for (at = 0; at < tokens; at += most) {
+        oscar__rows_read(v, first + at, oscar__smaller(most, tokens - at), rows);
+        for (j = 0; j < q->count; j++)
+            oscar__add_rows(oscar__smaller(most, q->tokens[j] - at), v->dim, q->score[j] + at, rows, out->of[j].acc);
+    }
+}
+
+/* The row of a span where the blocks of a query begin: the first one that it sees. */
+static int64_t oscar__span_begin(const oscar_layer *layer, const oscar_row_span *span, int64_t position)
+{
+    int64_t start = oscar__window_start(layer, position);
+    return start > span->position ? start - span->position : 0;
+}
+
+/* A span for queries first .. last of a block, whose blocks of tokens begin at the same row. */
+static void oscar__attend_span(oscar_type round, const oscar_row_span *span, oscar__queries *q, int first, int last,
+                               oscar__partial *out)
+{
+    const oscar_layer *layer = q->layer;
+    oscar__rows k = oscar__rows_of_view(layer, &span->k, layer->k_dim, q->head, round);
+    oscar__rows v = oscar__rows_of_view(layer, &span->v, layer->v_dim, q->head, round);
+    int64_t i;
+    int j;
+    for (i = oscar__span_begin(layer, span, q->position[first]); i < span->count; i += OSCAR__BLOCK) {
+        for (j = 0; j < q->count; j++) {
+            int64_t after = q->position[j] - span->position;
+            int64_t left = (after < span->count ? after + 1 : span->count) - i;
+            q->tokens[j] = j < first || j > last || left < 0 ? 0 : left < OSCAR__BLOCK ? (int)left : OSCAR__BLOCK;
+        }
+        if (!oscar__queries_tokens(q)) return;
+        oscar__rows_scores(&k, i, q);
+        oscar__queries_softmax(q, span->position + i, out);
+        oscar__rows_values(&v, i, q, out);
+    }
+}
+
+/* Rows of spans, masked causally. Every row is rounded to `round` first: the window type for a chunk that is about to
+   enter a cache, OSCAR_F32 for rows that are to be taken as they are. */
+static void oscar__attend_spans(oscar_type round, const oscar_row_span *spans, int count, oscar__queries *q,
+                                oscar__partial *out)
+{
+    int s, first, last;
+    oscar__partial_begin(q, out);
+    for (s = 0; s < count; s++)
+        for (first = 0; first < q->count; first = last + 1) {
+            int64_t begin = oscar__span_begin(q->layer, &spans[s], q->position[first]);
+            for (last = first; last + 1 < q->count; last++)
+                if (oscar__span_begin(q->layer, &spans[s], q->position[last + 1]) != begin) break;
+            oscar__attend_span(round, &spans[s], q, first, last, out);
+        }
+    oscar__partial_end(q, out);
+}
+
+/* ---- pages ---- */
+
+/* What all pages share of queries: q' = q B as rotated [count][k_dim], q.m, and the sums of q' over the groups. And of
+   the page at hand q'.a. */
+typedef struct oscar__page_queries {
+    double *rotated;
+    double mean_product[OSCAR__QUERIES], group_sum[OSCAR__VALUES / 16], page_mean_product[OSCAR__QUERIES];
+} oscar__page_queries;
+
+static void oscar__page_queries_begin(const oscar__queries *q, double *rotated, oscar__page_queries *out)
+{
+    const oscar_layer *layer = q->layer;
+    oscar_pair pair = oscar__pair_of(layer->k, q->head, layer->k_dim);
+    int groups = layer->k_dim / layer->k_group, i, j;
+    out->rotated = rotated;
+    for (j = 0; j < q->count; j++) {
+        const float *query = q->q + j * layer->k_dim;
+        double *row = rotated + j * layer->k_dim, *sum = out->group_sum + j * groups;
+        out->mean_product[j] = out->page_mean_product[j] = 0;
+        if (layer->k_bits == 16) continue;
+        oscar__query(&pair, query, row);
+        for (i = 0; i < groups; i++) sum[i] = 0;
+        for (i = 0; i < layer->k_dim; i++) {
+            sum[i / layer->k_group] += row[i];
+            if (pair.mean) out->mean_product[j] += (double)query[i] * (double)pair.mean[i];
         }
     }
 }
 
-/* acc += sum_t weight_t v_t over the OSCAR__BLOCK tokens from `first` of a page. */
-static void oscar__block_values(const oscar_layout *l, const oscar__page_side *s, const unsigned char *page, int h,
-                                int first, const double *weight, double *acc)
+/* q' . a of a page's mean row. Four queries at a time, so that the sums do not wait for each other. */
+static OSCAR__NOINLINE void oscar__page_mean_products(const oscar_layout *l, const unsigned char *page,
+                                                      const oscar__queries *q, oscar__page_queries *out)
 {
-    const unsigned char *head = page + (size_t)h * l->head_bytes;
-    unsigned char codes[OSCAR__DIM_MAX * OSCAR__TILE];
-    int t, c, g, tile;
-    if (s->bits == 16) {
-        float v[OSCAR__DIM_MAX];
-        size_t row = oscar__type_size(l->window_type) * (size_t)s->dim;
-        for (t = 0; t < OSCAR__BLOCK; t++) {
-            oscar__page_get_exact(l->window_type, head + s->codes + row * (size_t)(first + t), (size_t)s->dim, v);
-            for (c = 0; c < s->dim; c++) acc[c] += weight[t] * (double)v[c];
-        }
-        return;
+    const unsigned char *n = page + l->mean + (size_t)q->head * (size_t)l->layer.k_dim;
+    double scale = (double)oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)q->head);
+    int j, i, c;
+    for (j = 0; j < q->count; j += 4) {
+        const double *row[4];
+        double sum[4] = { 0 };
+        for (i = 0; i < 4; i++) row[i] = out->rotated + oscar__smaller(j + i, q->count - 1) * l->layer.k_dim;
+        for (c = 0; c < l->layer.k_dim; c++)
+            for (i = 0; i < 4; i++) sum[i] += row[i][c] * ((double)n[c] - 127.5);
+        for (i = 0; i < 4 && j + i < q->count; i++) out->page_mean_product[j + i] = sum[i] * scale;
     }
-    for (tile = 0; tile < OSCAR__BLOCK / OSCAR__TILE; tile++) {
-        oscar__page_tile(s, head, first / OSCAR__TILE + tile, codes);
-        for (g = 0; g < s->dim / s->codec.group; g++) {
-            double scaled[OSCAR__TILE], base = 0;
-            for (t = 0; t < OSCAR__TILE; t++) {
-                float minimum;
-                int negative;
-                float scale = oscar__page_scale(s, head, g, first + tile * OSCAR__TILE + t, &minimum, &negative);
-                scaled[t] = weight[tile * OSCAR__TILE + t] * (double)scale;
-                base += weight[tile * OSCAR__TILE + t] * oscar__page_low(s, scale, minimum);
-            }
-            for (c = g * s->codec.group; c < (g + 1) * s->codec.group; c++) {
-                double sum = base;
-                for (t = 0; t < OSCAR__TILE; t++) sum += scaled[t] * codes[c * OSCAR__TILE + t];
-                acc[c] += sum;
-            }
+}
+
+/* Metadata of one group of a tile: scale (absolute), lo as the sums over codes need it, and 1 where the page mean is to
+   be added. */
+typedef struct oscar__tile_scales {
+    double scale[OSCAR__TILE], low[OSCAR__TILE], mean[OSCAR__TILE];
+} oscar__tile_scales;
+
+static void oscar__tile_scales_get(const oscar__page_side *s, const unsigned char *head, int tile, int g,
+                                   oscar__tile_scales *out)
+{
+    int t;
+    for (t = 0; t < OSCAR__TILE; t++) {
+        int negative;
+        float minimum, scale = oscar__page_scale(s, head, g, tile * OSCAR__TILE + t, &minimum, &negative);
+        out->mean[t] = s->page_mean && !negative;
+        out->scale[t] = (double)scale;
+        out->low[t] = s->codec.fit == OSCAR_CLIP ? (double)minimum : -(double)oscar__centre(s->bits) * (double)scale;
+    }
+}
+
+/* q.k of a tile whose first token is token `at` of the block. */
+static OSCAR__NOINLINE void oscar__tile_scores(const oscar__page_side *s, const unsigned char *head, int tile, int at,
+                                               const oscar__page_queries *p, oscar__queries *q)
+{
+    double square[OSCAR__TILE * OSCAR__TILE], dot[OSCAR__QUERIES][OSCAR__TILE];
+    int groups = s->dim / s->codec.group, g, c, j, t;
+    oscar__tile_scales meta;
+    for (j = 0; j < q->count; j++)
+        for (t = 0; t < OSCAR__TILE; t++) q->score[j][at + t] = p->mean_product[j];
+    for (g = 0; g < groups; g++) {
+        for (j = 0; j < q->count; j++) memset(dot[j], 0, sizeof dot[j]);
+        for (c = g * s->codec.group; c < (g + 1) * s->codec.group; c += OSCAR__TILE) {
+            oscar__page_square(s, head, tile, c, square);
+            for (j = 0; j < q->count; j++)
+                if (q->tokens[j]) oscar__add_square(p->rotated + j * s->dim + c, square, dot[j]);
+        }
+        oscar__tile_scales_get(s, head, tile, g, &meta);
+        for (j = 0; j < q->count; j++) {
+            double *out = q->score[j] + at, group_sum = p->group_sum[j * groups + g], mean = p->page_mean_product[j];
+            oscar__add_scaled(meta.scale, meta.low, group_sum, dot[j], out);
+            for (t = 0; t < OSCAR__TILE && g == 0; t++) out[t] = meta.mean[t] > 0 ? out[t] + mean : out[t];
         }
     }
 }
 
-/* q' . a of a page's mean row. */
-static double oscar__page_mean_product(const oscar_layout *l, const unsigned char *page, int h, const double *rotated)
+/* acc += sum_t weight_t v_t of the same tile. */
+static OSCAR__NOINLINE void oscar__tile_values(const oscar__page_side *s, const unsigned char *head, int tile, int at,
+                                               const oscar__queries *q, oscar__partial *out)
 {
-    const unsigned char *n = page + l->mean + (size_t)h * (size_t)l->layer.k_dim;
-    double sum = 0;
-    int c;
-    for (c = 0; c < l->layer.k_dim; c++) sum += rotated[c] * ((double)n[c] - 127.5);
-    return sum * (double)oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)h);
+    double square[OSCAR__TILE * OSCAR__TILE], scaled[OSCAR__QUERIES][OSCAR__TILE], base[OSCAR__QUERIES];
+    int g, c, j, t;
+    oscar__tile_scales meta;
+    for (g = 0; g < s->dim / s->codec.group; g++) {
+        oscar__tile_scales_get(s, head, tile, g, &meta);
+        for (j = 0; j < q->count; j++) {
+            const double *weight = q->score[j] + at;
+            if (!q->tokens[j]) continue;
+            base[j] = 0;
+            for (t = 0; t < OSCAR__TILE; t++) scaled[j][t] = weight[t] * meta.scale[t];
+            for (t = 0; t < OSCAR__TILE; t++) base[j] += weight[t] * meta.low[t];
+        }
+        for (c = g * s->codec.group; c < (g + 1) * s->codec.group; c += OSCAR__TILE) {
+            oscar__page_square(s, head, tile, c, square);
+            for (j = 0; j < q->count; j++)
+                if (q->tokens[j]) oscar__add_square_sum(base[j], scaled[j], square, out->of[j].acc + c);
+        }
+    }
 }
 
 static const unsigned char *oscar__page_at(const oscar_layout *l, const oscar_page_list *list, int64_t i)
@@ -6229,79 +6708,54 @@ static const unsigned char *oscar__page_at(const oscar_layout *l, const oscar_pa
     return (const unsigned char *)list->pool + (size_t)list->ids[i] * l->bytes;
 }
 
-/* Pages first .. first + count - 1 of the list for one query of KV head h at `position`; o in the space of the windows.
-   Returns lse. */
-static double oscar__attend_pages_one(const oscar_layout *l, const oscar_page_list *list, int64_t first, int64_t count,
-                                      int h, const float *q, int64_t position, oscar__softmax *out)
+/* One block of a page, from token `first` on, at `position`. */
+static void oscar__attend_page_block(const oscar_layout *l, const unsigned char *page, int first, int64_t position,
+                                     const oscar__page_queries *p, oscar__queries *q, oscar__partial *out)
 {
     oscar__page_side k = oscar__page_side_of(l, 1), v = oscar__page_side_of(l, 0);
-    oscar_pair pair = oscar__pair_of(l->layer.v, h, l->layer.v_dim);
-    int64_t start = oscar__window_start(&l->layer, position), i;
+    const unsigned char *head = page + (size_t)q->head * l->head_bytes;
+    oscar__rows k_rows = oscar__rows_of_page(head + k.codes, k.dim, l->window_type);
+    oscar__rows v_rows = oscar__rows_of_page(head + v.codes, v.dim, l->window_type);
+    int tile, j;
+    for (j = 0; j < q->count; j++) {
+        int64_t start = oscar__window_start(q->layer, q->position[j]);
+        q->tokens[j] = position + OSCAR__BLOCK <= start ? 0 : OSCAR__BLOCK;
+    }
+    if (k.bits == 16) oscar__rows_scores(&k_rows, first, q);
+    else
+        for (tile = 0; tile < OSCAR__BLOCK / OSCAR__TILE; tile++)
+            oscar__tile_scores(&k, head, first / OSCAR__TILE + tile, tile * OSCAR__TILE, p, q);
+    oscar__queries_softmax(q, position, out);
+    if (v.bits == 16) oscar__rows_values(&v_rows, first, q, out);
+    else
+        for (tile = 0; tile < OSCAR__BLOCK / OSCAR__TILE; tile++)
+            oscar__tile_values(&v, head, first / OSCAR__TILE + tile, tile * OSCAR__TILE, q, out);
+}
+
+/* Pages first .. first + count - 1 of the list; o in the space of the windows. rotated: working space,
+   [queries][k_dim]. */
+static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list *list, int64_t first, int64_t count,
+                                    oscar__queries *q, double *rotated, oscar__partial *out)
+{
+    oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
+    int64_t start = oscar__window_start(&l->layer, q->position[0]), i;   /* of the query that sees most */
     int64_t end = first + count, hidden = (start - list->position) / l->page_tokens;
-    oscar__query_state state;
-    double lse;
-    oscar__softmax_begin(out, l->layer.v_dim);
+    oscar__page_queries state;
+    int b, j;
+    oscar__partial_begin(q, out);
     if (hidden > first) first = hidden;   /* pages before the sliding window */
-    if (first >= end) return -HUGE_VAL;
-    oscar__query_begin(l, h, q, &state);
+    if (first >= end) return;
+    oscar__page_queries_begin(q, rotated, &state);
     for (i = first; i < end; i++) {
         const unsigned char *page = oscar__page_at(l, list, i);
         int64_t at = list->position + i * l->page_tokens;
-        double mean_product = 0;
-        int b, t;
-        if (k.page_mean) mean_product = oscar__page_mean_product(l, page, h, state.rotated);
-        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK) {
-            double score[OSCAR__BLOCK];
-            if (at + b + OSCAR__BLOCK <= start) continue;
-            oscar__block_scores(l, &k, page, h, b, &state, mean_product, score);
-            for (t = 0; t < OSCAR__BLOCK; t++)
-                score[t] = at + b + t < start ? -HUGE_VAL : oscar__logit(&l->layer, score[t]);
-            if (oscar__softmax_block(out, OSCAR__BLOCK, score))
-                oscar__block_values(l, &v, page, h, b, score, out->acc);
-        }
+        if (l->layer.k_page_mean > 0) oscar__page_mean_products(l, page, q, &state);
+        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK)
+            if (at + b + OSCAR__BLOCK > start) oscar__attend_page_block(l, page, b, at + b, &state, q, out);
     }
-    lse = oscar__softmax_end(out);
-    if (v.bits != 16 && !v.folded) oscar__output_back(&pair, out->acc, out->acc);
-    return lse;
-}
-
-/* Rows of spans for one query, masked causally. Every row is rounded to `round` first: the window type for a chunk that
-   is about to enter a cache, OSCAR_F32 for rows that are to be taken as they are. Returns lse. */
-static double oscar__attend_rows_one(const oscar_layer *layer, oscar_type round, const oscar_row_span *spans, int count,
-                                     int h, const float *q, int64_t position, oscar__softmax *out)
-{
-    int64_t start = oscar__window_start(layer, position), i;
-    int s, t, c;
-    oscar__softmax_begin(out, layer->v_dim);
-    for (s = 0; s < count; s++) {
-        const oscar_row_span *span = &spans[s];
-        int64_t end = span->position + span->count <= position ? span->count : position + 1 - span->position;
-        int64_t begin = start > span->position ? start - span->position : 0;
-        for (i = begin; i < end; i += OSCAR__BLOCK) {
-            int tokens = end - i < OSCAR__BLOCK ? (int)(end - i) : OSCAR__BLOCK;
-            double score[OSCAR__BLOCK];
-            float row[OSCAR__DIM_MAX];
-            for (t = 0; t < tokens; t++) {
-                oscar__view_row(&span->k, layer->kv_heads, layer->k_dim, i + t, h, row);
-                oscar__round_to(round, row, (size_t)layer->k_dim);
-                score[t] = oscar__logit(layer, oscar__dot(layer->k_dim, q, row));
-            }
-            if (!oscar__softmax_block(out, tokens, score)) continue;
-            for (t = 0; t < tokens; t++) {
-                oscar__view_row(&span->v, layer->kv_heads, layer->v_dim, i + t, h, row);
-                oscar__round_to(round, row, (size_t)layer->v_dim);
-                for (c = 0; c < layer->v_dim; c++) out->acc[c] += score[t] * (double)row[c];
-            }
-        }
-    }
-    return oscar__softmax_end(out);
-}
-
-static void oscar__softmax_store(const oscar__softmax *s, double lse, float *o, float *lse_out)
-{
-    int i;
-    for (i = 0; i < s->dim; i++) o[i] = (float)s->acc[i];
-    *lse_out = (float)lse;
+    oscar__partial_end(q, out);
+    for (j = 0; j < q->count && l->layer.v_bits != 16 && !l->layer.v_folded; j++)
+        oscar__output_back(&pair, out->of[j].acc, out->of[j].acc);
 }
 
 static oscar_result oscar__attend_check(const oscar_attend_desc *d, const float *o, const float *lse, int *heads)
@@ -6323,23 +6777,28 @@ static oscar_result oscar__attend_all(const oscar_attend_desc *d, const oscar_pa
                                       const oscar_row_span *spans, int span_count, float *o, float *lse)
 {
     const oscar_layer *layer;
-    int heads, group, i, x;
+    oscar__queries q;
+    oscar__partial out;
+    double rotated[OSCAR__VALUES];
+    int64_t first, all;
+    int heads, h, j, c;
     oscar_result result = oscar__attend_check(d, o, lse, &heads);
     if (result) return result;
     layer = &d->layout->layer;
-    group = layer->q_heads / layer->kv_heads;
-    for (i = 0; i < d->queries; i++)
-        for (x = d->head_first * group; x < (d->head_first + heads) * group; x++) {
-            size_t at = (size_t)i * (size_t)layer->q_heads + (size_t)x;
-            oscar__softmax s;
-            float q[OSCAR__DIM_MAX];
-            double total;
-            oscar__view_row(&d->q, layer->q_heads, layer->k_dim, i, x, q);
-            if (pages)
-                total = oscar__attend_pages_one(d->layout, pages, 0, pages->count, x / group, q, d->position + i, &s);
-            else
-                total = oscar__attend_rows_one(layer, OSCAR_F32, spans, span_count, x / group, q, d->position + i, &s);
-            oscar__softmax_store(&s, total, o + at * (size_t)layer->v_dim, lse + at);
+    all = (int64_t)d->queries * (layer->q_heads / layer->kv_heads);
+    for (h = d->head_first; h < d->head_first + heads; h++)
+        for (first = 0; first < all; first += q.count) {
+            int count = oscar__queries_next(layer, all - first);
+            oscar__queries_load(layer, &d->q, 0, d->position, h, first, count, &q);
+            if (pages) oscar__attend_page_list(d->layout, pages, 0, pages->count, &q, rotated, &out);
+            else oscar__attend_spans(OSCAR_F32, spans, span_count, &q, &out);
+            for (j = 0; j < count; j++) {
+                oscar__query_place place = oscar__query_at(layer, h, first + j);
+                size_t at = (size_t)place.token * (size_t)layer->q_heads + (size_t)place.head;
+                float *row = o + at * (size_t)layer->v_dim;
+                for (c = 0; c < layer->v_dim; c++) row[c] = (float)out.of[j].acc[c];
+                lse[at] = (float)out.of[j].lse;
+            }
         }
     return OSCAR_OK;
 }
@@ -7113,36 +7572,40 @@ static oscar_result oscar__cache_resolve(const oscar_cache_desc *in, oscar_cache
     return OSCAR_OK;
 }
 
+/* A copy of count numbers in the allocation (or counts them); that of the head before where both share them. */
+static const float *oscar__carve_copy(oscar__carver *carver, const float *from, size_t count, const float *before,
+                                      const float *copy_before)
+{
+    float *place;
+    if (!from) return NULL;
+    if (from == before) return copy_before;
+    place = (float *)oscar__carve(carver, count, sizeof(float));
+    if (place) memcpy(place, from, count * sizeof(float));
+    return place;
+}
+
 /* Copies the pairs of one side into the allocation (or counts them). A matrix that neighbouring heads share is copied
    once. pairs: in, the caller's; out, the copies. */
 static void oscar__cache_carve_pairs(oscar__carver *carver, int heads, const oscar_pair **pairs)
 {
     const oscar_pair *from = *pairs;
     oscar_pair *to;
-    int h, m;
+    int h;
     if (!from) return;
     to = (oscar_pair *)oscar__carve(carver, (size_t)heads, sizeof *to);
     for (h = 0; h < heads; h++) {
-        const float *source[3], *copy[3] = { NULL, NULL, NULL };
-        size_t dim = (size_t)from[h].dim;
-        source[0] = from[h].to;
-        source[1] = from[h].dual;
-        source[2] = from[h].mean;
-        for (m = 0; m < 3; m++) {
-            size_t count = m == 2 ? dim : dim * dim;
-            int shared = h > 0 && m < 2 && source[m] == (m ? from[h - 1].dual : from[h - 1].to);
-            float *place = source[m] && !shared ? (float *)oscar__carve(carver, count, sizeof(float)) : NULL;
-            if (!to) continue;
-            if (place) memcpy(place, source[m], count * sizeof(float));
-            copy[m] = shared ? (m ? to[h - 1].dual : to[h - 1].to) : place;
-        }
+        size_t dim = (size_t)from[h].dim, matrix = dim * dim;
+        static const oscar_pair none = { OSCAR_HADAMARD, 0, NULL, NULL, NULL, 0, NULL };
+        const oscar_pair *before = h ? &from[h - 1] : &none, *copied = to && h ? &to[h - 1] : &none;
+        oscar_pair copy = from[h];
+        copy.to = oscar__carve_copy(carver, from[h].to, matrix, before->to, copied->to);
+        copy.dual = oscar__carve_copy(carver, from[h].dual, matrix, before->dual, copied->dual);
+        copy.metric = oscar__carve_copy(carver, from[h].metric, matrix, before->metric, copied->metric);
+        copy.mean = oscar__carve_copy(carver, from[h].mean, dim, NULL, NULL);
         if (!to) continue;
-        to[h] = from[h];
-        to[h].to = copy[0];
-        to[h].dual = copy[1];
-        to[h].mean = copy[2];
-        if (copy[1] && !(to[h].norm > 0))   /* the caller left it open */
-            to[h].norm = h && copy[0] == to[h - 1].to ? to[h - 1].norm : oscar__matrix_norm(to[h].dim, copy[0]);
+        to[h] = copy;
+        if (copy.dual && !(copy.norm > 0))   /* the caller left it open */
+            to[h].norm = h && copy.to == to[h - 1].to ? to[h - 1].norm : oscar__matrix_norm(copy.dim, copy.to);
     }
     if (to) *pairs = to;
 }
@@ -7155,6 +7618,7 @@ static oscar_result oscar__pairs_finite(const oscar_hooks *hooks, const char *na
         size_t dim = (size_t)pairs[h].dim;
         if ((pairs[h].to && !oscar__finite(pairs[h].to, dim * dim))
             || (pairs[h].dual && !oscar__finite(pairs[h].dual, dim * dim))
+            || (pairs[h].metric && !oscar__finite(pairs[h].metric, dim * dim))
             || (pairs[h].mean && !oscar__finite(pairs[h].mean, dim)))
             return OSCAR__FAIL(hooks, OSCAR_ERR_NUMERIC, "the %s pair of KV head %i holds NaN or infinity", name, h);
     }
@@ -7793,13 +8257,6 @@ OSCAR_API oscar_result oscar_fetch(const oscar_cache *cache, int layer, oscar_se
 enum { OSCAR__BLOB_VERSION = 1, OSCAR__BLOB_HEADER = 56 };
 static const char oscar__blob_magic[8] = { 'O', 'S', 'C', 'A', 'R', 'S', 'E', 'Q' };
 
-/* Over all bytes of a blob but the checksum's own. */
-static uint64_t oscar__blob_checksum(const unsigned char *blob, size_t size)
-{
-    uint64_t hash = oscar__fnv(OSCAR__FNV_START, blob, 48);
-    return oscar__fnv(hash, blob + OSCAR__BLOB_HEADER, size - OSCAR__BLOB_HEADER);
-}
-
 /* Payload bytes of a sequence of n tokens, h of them in pages; saturates. */
 static size_t oscar__blob_payload(const oscar_cache *cache, int64_t n, int64_t h)
 {
@@ -7884,7 +8341,7 @@ OSCAR_API oscar_result oscar_cache_save(const oscar_cache *cache, oscar_seq seq,
     for (i = 0; i < cache->layer_count; i++)
         end = oscar__blob_save_layer(cache, &cache->layers[i], oscar__seq_slot(seq), end);
     OSCAR_ASSERT(end == blob + total);
-    oscar__put64(blob + 48, oscar__blob_checksum(blob, total));
+    oscar__put64(blob + 48, oscar__checksum(blob, total, 48));
     return OSCAR_OK;
 }
 
@@ -7911,7 +8368,7 @@ static oscar_result oscar__blob_check(const oscar_cache *cache, const unsigned c
     if (oscar__blob_payload(cache, *n, *h) != size - OSCAR__BLOB_HEADER
         || oscar__get64(blob + 40) != size - OSCAR__BLOB_HEADER)
         return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "the blob is cut off or too long");
-    if (oscar__blob_checksum(blob, size) != oscar__get64(blob + 48))
+    if (oscar__checksum(blob, size, 48) != oscar__get64(blob + 48))
         return OSCAR__FAIL(hooks, OSCAR_ERR_FORMAT, "the blob's checksum is wrong: it was damaged");
     return OSCAR_OK;
 }
@@ -7923,9 +8380,10 @@ OSCAR_API oscar_result oscar_cache_restore(oscar_cache *cache, const void *blob,
     oscar_seq seq;
     oscar_result result;
     int64_t n = 0, h = 0, pages;
-    const unsigned char *payload = (const unsigned char *)blob + OSCAR__BLOB_HEADER;
+    const unsigned char *payload;
     int i;
     if (!cache || !blob || !out) return OSCAR__FAIL(hooks, OSCAR_ERR_ARGUMENT, "restore needs a blob and a handle");
+    payload = (const unsigned char *)blob + OSCAR__BLOB_HEADER;
     if ((result = oscar__blob_check(cache, (const unsigned char *)blob, size, &n, &h)) != OSCAR_OK) return result;
     pages = h / cache->pager_desc.page_tokens;
     if (pages > oscar_pager_free_pages(cache->pager) || pages > cache->pager->table_pages
@@ -8023,35 +8481,60 @@ static void oscar__attend_padding(const oscar_layer *l, const oscar_batch *b, co
 /* A range of the work on one KV head of one sequence: pages [page_first, page_first + page_count), windows or not. */
 typedef struct oscar__share { int64_t page_first, page_count; int windows; } oscar__share;
 
-/* Output row `row` of query head x, for the query at `position`: over a share, and over an own chunk (or NULL). Adds
-   the learned sink. */
-static void oscar__attend_row(const oscar_layout *l, const oscar__visible *seen, const oscar__share *share,
-                              const oscar_row_span *chunk, const oscar_view *q, int64_t row, int x, int64_t position,
-                              const float *sink_logits, const oscar_out *o, float *lse)
+/* Rows that attend: `count` rows from `row` on of the views, at `position` and on. */
+typedef struct oscar__attending {
+    const oscar_view *q;
+    int64_t row, count, position;
+    const float *sink_logits;
+    const oscar_out *o;
+    float *lse;
+} oscar__attending;
+
+/* Stores the results of queries first, first + 1, ... of a KV head. Adds the learned sink, one more key of value 0. */
+static void oscar__attend_store(const oscar__attending *a, const oscar__queries *q, int64_t first, oscar__partial *sum)
 {
-    const oscar_layer *layer = &l->layer;
-    int h = x / (layer->q_heads / layer->kv_heads), i;
-    float query[OSCAR__DIM_MAX], values[OSCAR__DIM_MAX];
-    oscar__softmax sum, part;
-    double total, more;
-    oscar__view_row(q, layer->q_heads, layer->k_dim, row, x, query);
-    total = oscar__attend_pages_one(l, &seen->pages, share->page_first, share->page_count, h, query, position, &sum);
-    if (share->windows) {
-        more = oscar__attend_rows_one(layer, OSCAR_F32, seen->spans, seen->span_count, h, query, position, &part);
-        total = oscar__softmax_join(&sum, total, &part, more);
+    const oscar_layer *layer = q->layer;
+    int j, c, i;
+    for (j = 0; j < q->count; j++) {
+        oscar__query_place place = oscar__query_at(layer, q->head, first + j);
+        oscar__softmax *s = &sum->of[j], sink;
+        int64_t row = a->row + place.token;
+        unsigned char *o = (unsigned char *)oscar__out_at(a->o, layer->q_heads, layer->v_dim, row, place.head);
+        memset(&sink, 0, sizeof sink);
+        if (a->sink_logits) {
+            sink.lse = (double)a->sink_logits[place.head];
+            oscar__softmax_join(s, &sink);
+        }
+        for (c = 0; c < layer->v_dim; c += 16) {
+            float values[16];
+            for (i = 0; i < 16; i++) values[i] = (float)s->acc[c + i];
+            oscar__store_saturated(a->o->type, values, 16, o + (size_t)c * oscar__type_size(a->o->type));
+        }
+        if (a->lse) a->lse[row * layer->q_heads + place.head] = (float)s->lse;
     }
-    if (chunk) {
-        more = oscar__attend_rows_one(layer, l->window_type, chunk, 1, h, query, position, &part);
-        total = oscar__softmax_join(&sum, total, &part, more);
+}
+
+/* The query heads of KV head h, for all rows: over a share, and over an own chunk (or NULL). */
+static void oscar__attend_head(const oscar_layout *l, const oscar__visible *seen, const oscar__share *share,
+                               const oscar_row_span *chunk, int h, const oscar__attending *a)
+{
+    int64_t first, all = a->count * (l->layer.q_heads / l->layer.kv_heads);
+    oscar__queries q;
+    oscar__partial sum, part;
+    for (first = 0; first < all; first += q.count) {
+        int count = oscar__queries_next(&l->layer, all - first);
+        oscar__queries_load(&l->layer, a->q, a->row, a->position, h, first, count, &q);
+        oscar__attend_page_list(l, &seen->pages, share->page_first, share->page_count, &q, part.acc, &sum);
+        if (share->windows) {
+            oscar__attend_spans(OSCAR_F32, seen->spans, seen->span_count, &q, &part);
+            oscar__partial_join(&q, &sum, &part);
+        }
+        if (chunk) {
+            oscar__attend_spans(l->window_type, chunk, 1, &q, &part);
+            oscar__partial_join(&q, &sum, &part);
+        }
+        oscar__attend_store(a, &q, first, &sum);
     }
-    if (sink_logits) {
-        oscar__softmax_begin(&part, layer->v_dim);   /* one more key of value 0 */
-        total = oscar__softmax_join(&sum, total, &part, (double)sink_logits[x]);
-    }
-    for (i = 0; i < layer->v_dim; i++) values[i] = (float)sum.acc[i];
-    oscar__store_saturated(o->type, values, (size_t)layer->v_dim,
-                           oscar__out_at(o, layer->q_heads, layer->v_dim, row, x));
-    if (lse) lse[row * layer->q_heads + x] = (float)total;
 }
 
 static oscar_result oscar__attend_arguments(const oscar_cache *cache, int layer, const oscar_batch *batch, int count,
@@ -8121,14 +8604,18 @@ static void oscar__attend_run(const oscar_cache *cache, int layer, const oscar_b
                               const oscar_out *o, float *lse)
 {
     const oscar_layout *l = &cache->layers[layer].layout;
-    int h, x, group = l->layer.q_heads / l->layer.kv_heads;
-    int64_t r;
+    oscar__attending rows;
+    int h;
+    rows.q = q;
+    rows.row = b->row;
+    rows.count = b->rows;
+    rows.position = a->length - b->rows;
+    rows.sink_logits = sink_logits;
+    rows.o = o;
+    rows.lse = lse;
     for (h = 0; h < l->layer.kv_heads; h++) {
         oscar__share share = oscar__share_of(a, before + h * a->head_work, from, to);
-        for (x = h * group; x < (h + 1) * group; x++)
-            for (r = 0; r < b->rows; r++)
-                oscar__attend_row(l, &a->seen, &share, NULL, q, b->row + r, x, a->length - b->rows + r, sink_logits, o,
-                                  lse);
+        oscar__attend_head(l, &a->seen, &share, NULL, h, &rows);
     }
 }
 
@@ -8188,12 +8675,12 @@ static void oscar__prefill_entry(const oscar_cache *cache, const oscar__store_la
                                  const float *sink_logits, const oscar_out *o, float *lse)
 {
     const oscar_layer *l = &s->layout.layer;
-    int slot = oscar__seq_slot(b->seq), x;
+    int slot = oscar__seq_slot(b->seq), h;
     const oscar__seq *seq = &cache->pager->seqs[slot];
+    oscar__attending rows;
     oscar_row_span chunk;
     oscar__visible seen;
     oscar__share all;
-    int64_t r;
     oscar__visible_of(cache, s, slot, seq->length, seq->history, &seen);
     all.page_first = 0;
     all.page_count = seen.pages.count;
@@ -8204,9 +8691,14 @@ static void oscar__prefill_entry(const oscar_cache *cache, const oscar__store_la
     chunk.v.data = oscar__view_at(v, l->kv_heads, l->v_dim, b->row, 0);
     chunk.count = b->rows;
     chunk.position = seq->length;
-    for (r = 0; r < b->rows; r++)
-        for (x = 0; x < l->q_heads; x++)
-            oscar__attend_row(&s->layout, &seen, &all, &chunk, q, b->row + r, x, seq->length + r, sink_logits, o, lse);
+    rows.q = q;
+    rows.row = b->row;
+    rows.count = b->rows;
+    rows.position = seq->length;
+    rows.sink_logits = sink_logits;
+    rows.o = o;
+    rows.lse = lse;
+    for (h = 0; h < l->kv_heads; h++) oscar__attend_head(&s->layout, &seen, &all, &chunk, h, &rows);
 }
 
 OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_batch *batch, int count,

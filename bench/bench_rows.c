@@ -173,13 +173,14 @@ static void check_codec(const rows_job *job, oscar_isa isa)
     static ref_row row;
     static unsigned char bytes[2 * DIM_MAX];
     static float x[DIM_MAX];
-    ref_codec codec = { OSCAR_UNBIASED, 0, 0, 0, 0 };
+    ref_codec codec = { OSCAR_UNBIASED, 0, 0, 0, 0, NULL };
     size_t size = oscar_row_bytes(&job->codec, job->dim), r;
     int same = 1;
     codec.fit = job->codec.fit;
     codec.bits = job->codec.bits;
     codec.group = job->dim;
     codec.clip = job->codec.clip;
+    codec.metric = job->codec.metric;
     memset(job->encoded, 0xff, size * ROWS);
     bench_ok(oscar_encode(&job->codec, job->dim, ROWS, job->x, job->encoded), "oscar_encode");
     bench_ok(oscar_decode(&job->codec, job->dim, ROWS, job->encoded, job->out), "oscar_decode");

@@ -5,9 +5,9 @@
 
    MODEL is a GGUF file of a llama, qwen2, qwen3 or gemma3 model (`make models` fetches two small ones). The file is a
    complete engine: it reads the model, its tokenizer and its quantised weights, runs prompts in chunks and decodes
-   token by token. What it is for: to show where an engine calls oscar.h (sections 7, 10 and 11), and to measure what a cache
-   does to a model: `calibrate` finds the transforms, `ppl` prints perplexity, KL divergence and agreement, `needle`
-   retrieval. `llm --help` lists commands and options.
+   token by token. What it is for: to show where an engine calls oscar.h (sections 7, 10 and 11), and to measure what a
+   cache does to a model: `calibrate` finds the transforms, `ppl` prints perplexity, KL divergence and agreement,
+   `needle` retrieval. `llm --help` lists commands and options.
 
     1 MESSAGES, MEMORY, FILES        5 THREADS, MATRIX PRODUCTS      9 OPTIONS, CACHE SETTINGS
     2 GGUF                           6 MODEL                        10 CALIBRATION
@@ -43,11 +43,13 @@ static int complain(const char *format, ...)
     va_list args;
     if (llm_quiet) return 0;
     fflush(stdout);
+    flockfile(stderr);   /* one thread at a time */
     fputs("llm: ", stderr);
     va_start(args, format);
     vfprintf(stderr, format, args);
     va_end(args);
     fputc('\n', stderr);
+    funlockfile(stderr);
     return 0;
 }
 
@@ -1953,6 +1955,7 @@ static int model_layer_weights(model *m, int i)
    that, which none of the four does. */
 static int model_layer_kind(model *m, int i, double *base, double *factor)
 {
+    gguf_array each;
     double local = 0;
     int pattern, window;
     *base = model_real(m, "rope.freq_base", 10000);
@@ -1962,10 +1965,13 @@ static int model_layer_kind(model *m, int i, double *base, double *factor)
         char key[64];
         snprintf(key, sizeof key, "%.*s.attention.sliding_window_pattern", (int)m->arch.size, m->arch.at);
         if (!model_int(m, "attention.sliding_window", 0, 0, 1 << 30, &window)) return 0;
-        if (!gguf_real(&m->data, key, 0, &local) || !(local >= 0 && local < 1e6)) local = 6;
-        pattern = (int)local;
-        if (pattern > 1) local = (i + 1) % pattern != 0;
-        else if (!gguf_real(&m->data, key, i, &local)) local = 1;     /* one bool a layer */
+        if (gguf_array_of(&m->data, key, GGUF_BOOL, &each)) {
+            if (!gguf_real(&m->data, key, i, &local)) return complain("%s has too few layers", key);
+        } else {
+            if (!gguf_real(&m->data, key, 0, &local) || !(local >= 1 && local < 1e6)) local = 6;
+            pattern = (int)local;
+            local = (i + 1) % pattern != 0;
+        }
         if (local > 0) {
             m->layer[i].window = window;
             *base = model_real(m, "rope.freq_base_swa", 10000);
@@ -1988,6 +1994,7 @@ static int model_rope(model *m, int i)
     snprintf(key, sizeof key, "%.*s.rope.scaling.type", (int)m->arch.size, m->arch.at);
     if (factor > 1 && gguf_text(&m->data, key, &scaling) && !text_is(scaling, "linear") && !text_is(scaling, "none"))
         return complain("RoPE scaling of type %.*s is not known to llm", (int)scaling.size, scaling.at);
+    if (gguf_text(&m->data, key, &scaling) && text_is(scaling, "none")) factor = 1;
     if (!(base > 0 && base < 1e12) || !(factor > 0 && factor < 1e6))
         return complain("RoPE base %g or scaling factor %g is out of range", base, factor);
     if (!model_tensor(m, -1, "rope_freqs.weight", half, 1, 0, &factors)) return 0;
@@ -2093,6 +2100,9 @@ typedef struct engine {
     model m;
     pool threads;
     oscar_hooks hooks;    /* the library's sentences go to stderr */
+    const float *kept_rows;   /* rows of forward whose logits are kept, and these; see keep_logits */
+    float *kept;
+    int64_t kept_count;
 } engine;
 
 static void print_log(void *user, oscar_level level, oscar_result code, int line, const char *sentence)
@@ -2116,6 +2126,7 @@ static int engine_open(const char *path, int threads, engine *e)
 
 static void engine_close(engine *e)
 {
+    free(e->kept);
     pool_destroy(&e->threads);
     model_free(&e->m);
 }
@@ -2172,7 +2183,7 @@ static float fast_exp(float x)
     n -= 12582912.0f;
     r = x - n * 0.693145752f - n * 1.42860677e-6f;
     p = 1 + r * (1 + r * (0.5f + r * (0.166666672f + r * (0.0416664764f + r * (0.00833336078f + r * 0.00139304355f)))));
-    bits = (int32_t)((uint32_t)bits << 23) + 0x3f800000;
+    bits = (int32_t)(((uint32_t)bits << 23) + 0x3f800000u);
     memcpy(&n, &bits, 4);
     return p * n;
 }
@@ -2615,6 +2626,29 @@ static void score_job(void *context, int64_t first, int64_t last)
     }
 }
 
+/* Works out the logits of rows that forward returned once, for many comparisons with them; as long as the rows live.
+   rows NULL forgets them. */
+static int keep_logits(engine *e, const float *rows, int64_t count)
+{
+    free(e->kept);
+    e->kept = NULL;
+    e->kept_rows = rows;
+    e->kept_count = rows ? count : 0;
+    if (!rows) return 1;
+    e->kept = (float *)allocate((size_t)count, (size_t)e->m.vocabulary * sizeof *e->kept);
+    if (e->kept && logits_of(e, rows, count, e->kept)) return 1;
+    e->kept_count = 0;
+    return 0;
+}
+
+/* Kept logits of `count` rows, or NULL. */
+static const float *kept_logits(const engine *e, const float *rows, int64_t count)
+{
+    const float *end = e->kept_count ? e->kept_rows + e->kept_count * e->m.width : NULL;
+    if (!end || rows < e->kept_rows || rows + count * e->m.width > end) return NULL;
+    return e->kept + (rows - e->kept_rows) / e->m.width * e->m.vocabulary;
+}
+
 enum { SCORE_ROWS = 64 };
 
 /* Adds rows from .. tokens - 2 of a chunk to s. exact, other: what forward returned (other NULL: the exact model);
@@ -2628,7 +2662,6 @@ static int score_chunk(engine *e, const int32_t *ids, int64_t tokens, int64_t fr
     float *logits = (float *)allocate((size_t)vocabulary * SCORE_ROWS, (other ? 2 : 1) * sizeof *logits);
     score_work work;
     int ok = logits != NULL;
-    work.exact = logits;
     work.other = other ? logits + vocabulary * SCORE_ROWS : NULL;
     work.vocabulary = vocabulary;
     work.nll = row_nll;
@@ -2636,8 +2669,10 @@ static int score_chunk(engine *e, const int32_t *ids, int64_t tokens, int64_t fr
     work.same = same;
     for (r = from; ok && r < tokens - 1; r += SCORE_ROWS) {
         int64_t rows = tokens - 1 - r < SCORE_ROWS ? tokens - 1 - r : SCORE_ROWS;
+        const float *kept = kept_logits(e, exact + r * e->m.width, rows);
         work.next = ids + r + 1;
-        ok = logits_of(e, exact + r * e->m.width, rows, logits)
+        work.exact = kept ? kept : logits;
+        ok = (kept || logits_of(e, exact + r * e->m.width, rows, logits))
              && (!other || logits_of(e, other + r * e->m.width, rows, logits + vocabulary * SCORE_ROWS));
         if (!ok) break;
         pool_run(&e->threads, rows, 1, score_job, &work);
@@ -2657,8 +2692,8 @@ static int score_chunk(engine *e, const int32_t *ids, int64_t tokens, int64_t fr
 
 typedef struct options {
     const char *command, *model, *text, *prompt, *out, *rotations, *method, *fit, *weights, *shifts, *page_mean;
-    const char *lengths;
-    double bits, clip_k, clip_v, temperature;
+    const char *lengths, *metric;
+    double bits, clip_k, clip_v, temperature, shift_weight;
     int tokens, chunk, chunks, sink, recent, group, k_bits, v_bits, threads, layer, fold, chat, seed;
 } options;
 
@@ -2752,10 +2787,14 @@ static int settings_of_file(const engine *e, const options *o, settings *s)
     if (o->method && compose && strncmp(compose, o->method, strcspn(o->method, "-")))
         return complain("%s holds %s, not %s: calibrate --method %s makes that", o->rotations, compose, o->method,
                         o->method);
-    for (i = 0; i < e->m.layers; i++)
-        if (!must(oscar_rotations_layer(s->rotations, i, &s->layers[i]), "layer of the rotations file")
-            || !settle_codec(o, &s->layers[i]))
+    for (i = 0; i < e->m.layers; i++) {
+        oscar_layer *l = &s->layers[i];
+        if (!must(oscar_rotations_layer(s->rotations, i, l), "layer of the rotations file") || !settle_codec(o, l))
             return 0;
+        if (l->kv_heads != e->m.kv_heads || l->k_dim != e->m.k_dim || l->v_dim != e->m.v_dim)
+            return complain("%s is for %d KV heads of %d and %d channels, the model has %d of %d and %d", o->rotations,
+                            l->kv_heads, l->k_dim, l->v_dim, e->m.kv_heads, e->m.k_dim, e->m.v_dim);
+    }
     return 1;
 }
 
@@ -2852,11 +2891,13 @@ static double seconds(void)
 }
 
 /* One line on a terminal that is written over, on anything else a line now and then. */
+static int progress_quiet;   /* of a program that has its own */
+
 static void progress(const char *what, int done, int of)
 {
     static double last;
     double now = seconds();
-    if (llm_quiet || (done < of && now - last < (isatty(2) ? 0.2 : 10))) return;
+    if (llm_quiet || progress_quiet || (done < of && now - last < (isatty(2) ? 0.2 : 10))) return;
     last = now;
     fflush(stdout);
     fprintf(stderr, "%s%s %d of %d%s", isatty(2) ? "\r" : "", what, done, of, isatty(2) && done < of ? "  " : "\n");
@@ -2872,7 +2913,7 @@ static int corpus_read(const engine *e, const char *path, int skip, int chunks, 
     mapped file;
     text input;
     int32_t *ids = NULL;
-    int count = 0, i, ok;
+    int count = 0, bos = -1, i, ok;
     memset(out, 0, sizeof *out);
     if (!map_file(path, &file)) return 0;
     input.at = (const char *)file.bytes;
@@ -2880,6 +2921,7 @@ static int corpus_read(const engine *e, const char *path, int skip, int chunks, 
     ok = tokenizer_create(&e->m.data, &t);
     if (ok) {
         ok = tokenizer_encode(&t, input, 0, &ids, &count);
+        bos = t.add_bos ? t.bos : -1;
         tokenizer_free(&t);
     }
     unmap_file(&file);
@@ -2892,7 +2934,7 @@ static int corpus_read(const engine *e, const char *path, int skip, int chunks, 
                         "smaller --chunk or --tokens", path, count, skip, chunks ? chunks : 1, tokens);
     }
     memmove(ids, ids + skip, (size_t)chunks * (size_t)tokens * sizeof *ids);
-    for (i = 0; t.add_bos && t.bos >= 0 && i < chunks; i++) ids[(int64_t)i * tokens] = t.bos;
+    for (i = 0; bos >= 0 && i < chunks; i++) ids[(int64_t)i * tokens] = bos;
     out->ids = ids;
     out->chunks = chunks;
     out->tokens = tokens;
@@ -2980,6 +3022,8 @@ static int sums_create(calibration *c, int layer)
     l.k_fit = l.v_fit = c->how->fit;
     l.k_page_mean = c->how->fit == OSCAR_CLIP ? -1 : 0;
     if (!settle_codec(c->o, &l)) return 0;
+    if (c->o->weights && strcmp(c->o->weights, "plain") && strcmp(c->o->weights, "attention"))
+        return complain("--weights is attention or plain, not %s", c->o->weights);
     memset(&rope_of, 0, sizeof rope_of);
     rope_of.dims = c->e->m.rope_dims;
     rope_of.frequencies = c->e->m.layer[layer].frequencies;
@@ -2995,6 +3039,7 @@ static int sums_create(calibration *c, int layer)
     desc.ropes = &rope_of;
     desc.shifts = c->shifts;
     desc.shift_count = c->shift_count;
+    desc.shift_weight = c->o->shift_weight > 0 ? c->o->shift_weight : 0.1;
     desc.hooks = c->e->hooks;
     for (i = 0; i < c->shares; i++) if (!must(oscar_calib_create(&desc, &c->sums[i]), "calibration")) return 0;
     return 1;
@@ -3019,6 +3064,7 @@ static int layer_solve(calibration *c, int layer)
     memset(&compose, 0, sizeof compose);
     compose.method = c->how->compose;
     compose.shared = c->how->shared;
+    compose.k_metric = c->o->metric && !strcmp(c->o->metric, "off") ? -1 : 0;
     if (!sums_create(c, layer)) return 0;
     pool_run(&c->e->threads, c->shares, 1, sums_job, c);
     if (c->failed) return 0;
@@ -3052,9 +3098,15 @@ static int shifts_parse(calibration *c)
     const char *at = c->o->shifts;
     int shift;
     if (!at) {
-        /* Doubling from the chunk's length: each octave of positions up to the model's context weighs the same. */
-        for (shift = c->text.tokens; shift < c->e->m.context && c->shift_count < SHIFTS_MAX; shift *= 2)
+        /* From half a chunk on, two an octave: 1/2, 1, 3/2, 2, 3, 4, 6, 8, ... chunks, up to the model's context. Long
+           contexts are covered, and the positions that all contexts have weigh most. */
+        int half = c->text.tokens / 2, step;
+        for (step = 1; half && c->shift_count < SHIFTS_MAX;) {
+            shift = half * step;
+            if (shift > c->e->m.context - c->text.tokens) break;
             c->shifts[c->shift_count++] = shift;
+            step = step < 4 ? step + 1 : step % 3 ? step / 2 * 3 : step / 3 * 4;
+        }
         return 1;
     }
     if (!strcmp(at, "none")) return 1;
@@ -3091,6 +3143,8 @@ static int calibrate(engine *e, const options *o, const char *path, calibration 
     c->how = method_of(o->method ? o->method : "balanced");
     c->shares = e->threads.threads + 1 < 64 ? e->threads.threads + 1 : 64;
     if (tokens < chunk) chunk = tokens;
+    if (o->metric && strcmp(o->metric, "on") && strcmp(o->metric, "off"))
+        return complain("--metric is on or off, not %s", o->metric);
     if (!c->how || !corpus_read(e, path, 0, tokens / chunk, chunk, &c->text) || !shifts_parse(c)
         || !capture_create(e, &c->text, &c->rows))
         return 0;
@@ -3165,6 +3219,7 @@ static int measure_losses(engine *e, const options *o, const oscar_layer *layers
     w.attend.cached.recent = o->recent;
     w.tokens = text->tokens;
     w.from = (o->sink ? o->sink > 0 ? o->sink : 0 : 64) + (o->recent ? o->recent > 0 ? o->recent : 0 : 256);
+    if (w.from >= w.tokens - 1) w.from = 0;   /* all that there is */
     w.x = (float *)allocate((size_t)e->m.layers + 2, values * sizeof(float));
     if (!w.x) return 0;
     w.y = w.x + (size_t)e->m.layers * values;
@@ -3186,7 +3241,7 @@ static int measure_losses(engine *e, const options *o, const oscar_layer *layers
 static int spend_bits(engine *e, const double *kl, double budget, oscar_layer *layers)
 {
     double bits;
-    int i, worst, given = 0;
+    int i, worst;
     if (!settings_bits(e, layers, &bits)) return 0;
     if (bits > budget) return complain("--bits %g is below the %.3f bits of 2-bit keys and values", budget, bits);
     for (;;) {
@@ -3196,11 +3251,8 @@ static int spend_bits(engine *e, const double *kl, double budget, oscar_layer *l
         layers[worst].k_bits = 4;
         if (!settings_bits(e, layers, &bits)) return 0;
         if (bits > budget) { layers[worst].k_bits = 2; break; }
-        printf("layer %d: KL %.5f alone: keys of 4 bits\n", worst, kl[worst]);
-        given++;
     }
-    return settings_bits(e, layers, &bits) && printf("%d of %d layers have keys of 4 bits: %.3f bits a value\n", given,
-                                                     e->m.layers, bits) > 0;
+    return 1;
 }
 
 static int layers_of(const calibration *c, oscar_layer *layers)
@@ -3217,13 +3269,15 @@ static int calibration_budget(const calibration *c, const char *path, oscar_laye
 {
     corpus text;
     double *kl = (double *)allocate((size_t)c->e->m.layers, sizeof *kl);
-    int used = c->text.chunks * c->text.tokens, ok, quiet = llm_quiet;
+    int used = c->text.chunks * c->text.tokens, i, ok, quiet = llm_quiet;
     if (!kl) return 0;
     llm_quiet = 1;
     ok = corpus_read(c->e, path, used, 1, c->text.tokens, &text);
     llm_quiet = quiet;
     if (!ok) ok = corpus_read(c->e, path, used - c->text.tokens, 1, c->text.tokens, &text);
     ok = ok && measure_losses(c->e, c->o, layers, &text, kl) && spend_bits(c->e, kl, c->o->bits, layers);
+    for (i = 0; ok && i < c->e->m.layers; i++)
+        if (layers[i].k_bits == 4) printf("layer %d alone loses %.5f nat: its keys get 4 bits\n", i, kl[i]);
     free(text.ids);
     free(kl);
     return ok;
@@ -3543,8 +3597,9 @@ static int command_ppl(engine *e, const options *o)
     cached.settings = set.layers;
     cached.sink = o->sink;
     cached.recent = o->recent;
-    exact = exact_rows(e, &text);
-    ok = exact && settings_bits(e, set.layers, &bits);
+    ok = settings_bits(e, set.layers, &bits);   /* before the long work: it knows what the settings cannot be */
+    exact = ok ? exact_rows(e, &text) : NULL;
+    ok = exact != NULL;
     for (i = 0; ok && i < text.chunks; i++)
         ok = score_chunk(e, text.ids + (int64_t)i * text.tokens, text.tokens, from,
                          exact + (size_t)i * (size_t)text.tokens * (size_t)e->m.width, NULL, &plain, NULL);
@@ -3863,7 +3918,7 @@ static const command commands[] = {
     { "dump", "MODEL TEXT -o FILE", 1, 1, command_dump, "q, k, v as safetensors; --tokens --layer" },
 };
 
-/* kind: an i(nteger), d(ouble), s(tring) follows; f(lag): nothing does. */
+/* kind: an i(nteger from 0), n(umber from -1), d(ouble), s(tring) follows; f(lag): nothing does. */
 typedef struct option { const char *name; size_t at; char kind; const char *help; } option;
 #define OPTION(name, field, kind, help) { name, offsetof(options, field), kind, help }
 
@@ -3874,11 +3929,13 @@ static const option option_list[] = {
     OPTION("--weights", weights, 's', "attention or plain: what calibration counts"),
     OPTION("--shifts", shifts, 's', "none, or joint RoPE shifts in tokens: 2048,4096"),
     OPTION("--bits", bits, 'd', "bits a value that calibrate may spend: layers that lose most get 4-bit keys"),
+    OPTION("--shift-weight", shift_weight, 'd', "what a shifted copy counts against the chunk (0.1)"),
+    OPTION("--metric", metric, 's', "on or off: codes of keys chosen for the queries (on with balanced)"),
     OPTION("--tokens", tokens, 'i', "calibrate 16384, generate 128, dump 512"),
     OPTION("--chunk", chunk, 'i', "tokens of a context (2048); generate: of a prompt chunk (512)"),
     OPTION("--chunks", chunks, 'i', "contexts that ppl runs (2)"),
-    OPTION("--sink", sink, 'i', "first tokens that stay exact (64), -1 none"),
-    OPTION("--recent", recent, 'i', "last tokens that stay exact (256), -1 none"),
+    OPTION("--sink", sink, 'n', "first tokens that stay exact (64), -1 none"),
+    OPTION("--recent", recent, 'n', "last tokens that stay exact (256), -1 none"),
     OPTION("--k-bits", k_bits, 'i', "2, 4 or 16"),
     OPTION("--v-bits", v_bits, 'i', "2, 4 or 16"),
     OPTION("--group", group, 'i', "channels that share a scale (the head size)"),
@@ -3888,7 +3945,7 @@ static const option option_list[] = {
     OPTION("--page-mean", page_mean, 's', "on or off"),
     OPTION("--fold", fold, 'f', "V's transform into the weights"),
     OPTION("--lengths", lengths, 's', "contexts of needle (512,1024,2048,4096)"),
-    OPTION("--layer", layer, 'i', "dump this layer only"),
+    OPTION("--layer", layer, 'n', "dump this layer only"),
     OPTION("--chat", chat, 'f', "the prompt as a turn of a chat"),
     OPTION("--temperature", temperature, 'd', "0: the most likely token (default)"),
     OPTION("--seed", seed, 'i', "of the random choice"),
@@ -3914,9 +3971,10 @@ static int option_set(const option *p, options *o, const char *value)
     if (p->kind == 'd') *(double *)(void *)field = strtod(value, &end);
     else {
         long number = strtol(value, &end, 10);
-        if (number < -1 || number > 1 << 24) end = NULL;
+        if (number < (p->kind == 'n' ? -1 : 0) || number > 1 << 24) end = NULL;
         *(int *)(void *)field = (int)number;
     }
+    if (p->kind == 'd' && isnan(*(double *)(void *)field)) end = NULL;
     return (end && end != value && !*end) || complain("%s takes a number, not %s", p->name, value);
 }
 
@@ -3949,6 +4007,7 @@ static int run_command(const options *o)
     engine e;
     const command *c = commands;
     int ok;
+    if (!o->command) return complain("which command? llm --help lists them");
     while (c < commands + COMMAND_COUNT && strcmp(o->command, c->name)) c++;
     if (c == commands + COMMAND_COUNT) return complain("there is no command %s; llm --help lists them", o->command);
     if (!o->model || (c->needs_text && !o->text) || (c->needs_out && !o->out))

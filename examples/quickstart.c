@@ -15,23 +15,23 @@ enum { LAYERS = 3, METHODS = 7, BALANCED = 4, RECOMMENDED = 5 };
 static const int layer_numbers[LAYERS] = { 2, 14, 28 };
 static const windows short_windows = { 16, 64, 96 };   /* for 768 tokens; a real cache keeps 64 and 256 */
 
-/* name: in figures; label: in the table and the plot; fit and bits of K and V; page_mean of K. */
+/* name: in figures; label: in the table and the plot; extras: attention weights, and page mean and metric of K. */
 typedef struct method {
     const char *name, *label;
     oscar_method compose;
-    int shared, attention;
+    int shared, extras;
     oscar_fit fit;
-    int clip, k_bits, page_mean;
+    int clip, k_bits;
 } method;
 
 static const method methods[METHODS] = {
-    { "none", "no transform, min-max", OSCAR_METHOD_NONE, 0, 0, OSCAR_CLIP, 0, 2, 0 },
-    { "hadamard_clip", "Hadamard, clip (QuaRot)", OSCAR_METHOD_HADAMARD, 0, 0, OSCAR_CLIP, 1, 2, 0 },
-    { "oscar_layer", "OSCAR per layer, clip", OSCAR_METHOD_OSCAR, 1, 0, OSCAR_CLIP, 1, 2, 0 },
-    { "oscar_head", "OSCAR per head, clip", OSCAR_METHOD_OSCAR, 0, 0, OSCAR_CLIP, 1, 2, 0 },
-    { "balanced", "BALANCED, unbiased", OSCAR_METHOD_BALANCED, 0, 0, OSCAR_UNBIASED, 0, 2, 0 },
-    { "recommended", "+ attention weights, page mean", OSCAR_METHOD_BALANCED, 0, 1, OSCAR_UNBIASED, 0, 2, 1 },
-    { "recommended_k4", "+ keys of 4 bits", OSCAR_METHOD_BALANCED, 0, 1, OSCAR_UNBIASED, 0, 4, 1 },
+    { "none", "no transform, min-max", OSCAR_METHOD_NONE, 0, 0, OSCAR_CLIP, 0, 2 },
+    { "hadamard_clip", "Hadamard, clip (QuaRot)", OSCAR_METHOD_HADAMARD, 0, 0, OSCAR_CLIP, 1, 2 },
+    { "oscar_layer", "OSCAR per layer, clip", OSCAR_METHOD_OSCAR, 1, 0, OSCAR_CLIP, 1, 2 },
+    { "oscar_head", "OSCAR per head, clip", OSCAR_METHOD_OSCAR, 0, 0, OSCAR_CLIP, 1, 2 },
+    { "balanced", "BALANCED, unbiased", OSCAR_METHOD_BALANCED, 0, 0, OSCAR_UNBIASED, 0, 2 },
+    { "recommended", "+ attention weights, page mean, metric", OSCAR_METHOD_BALANCED, 0, 1, OSCAR_UNBIASED, 0, 2 },
+    { "recommended_k4", "+ keys of 4 bits", OSCAR_METHOD_BALANCED, 0, 1, OSCAR_UNBIASED, 0, 4 },
 };
 
 static errors found[METHODS][LAYERS];
@@ -81,7 +81,7 @@ static oscar_layer layer_of(const activations *a, const method *m)
     layer.k_fit = layer.v_fit = m->fit;
     layer.k_clip = layer.v_clip = m->clip ? 0 : -1;   /* 0: the defaults, 0.96 and 0.92 */
     layer.k_bits = m->k_bits;
-    layer.k_page_mean = m->page_mean ? 0 : -1;
+    layer.k_page_mean = m->extras ? 0 : -1;
     return layer;
 }
 
@@ -127,6 +127,7 @@ static oscar_rotations *solve(const oscar_calib *calib, const method *m)
     memset(&compose, 0, sizeof compose);
     compose.method = m->compose;
     compose.shared = m->shared;
+    compose.k_metric = m->extras ? 0 : -1;   /* 0: BALANCED has one */
     compose.model = "SmolLM2-135M-Instruct, layers 2, 14, 28";
     must(oscar_calib_solve(calib, &compose, &rotations), "oscar_calib_solve");
     return rotations;
@@ -184,11 +185,11 @@ static void print_table(void)
     int m, i;
     printf("\nRelative error against exact attention, other text, %d tokens exact at the start, %d at the end:\n\n",
            short_windows.sink, short_windows.recent);
-    printf("  %-32s%6s", "method", "bits");
+    printf("  %-40s%6s", "method", "bits");
     for (i = 0; i < LAYERS; i++) printf("   L%-2d logit output", layer_numbers[i]);
     printf("\n");
     for (m = 0; m < METHODS; m++) {
-        printf("  %-32s%6.3f", methods[m].label, bits_found[m]);
+        printf("  %-40s%6.3f", methods[m].label, bits_found[m]);
         for (i = 0; i < LAYERS; i++) printf("      %.4f %.4f", found[m][i].logit, found[m][i].output);
         printf("\n");
     }
@@ -364,7 +365,7 @@ static void draw(const char *path)
     draw_panel(f, 48, 480, "attention logits", 0);
     draw_panel(f, 576, 480, "attention outputs", 1);
     for (m = 0; m < METHODS; m++) {
-        int x = 48 + m % 4 * 252 + (m > 5 ? 60 : 0), y = 398 + m / 4 * 28;
+        int x = 48 + m % 4 * 252 + (m > 5 ? 96 : 0), y = 398 + m / 4 * 28;
         fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"12\" height=\"12\" rx=\"2\" fill=\"%s\"/>", x, y, colours[m]);
         fprintf(f, "<text x=\"%d\" y=\"%d\" class=\"tick\">%s (%.2f bits)</text>\n", x + 18, y + 10, methods[m].label,
                 bits_found[m]);
@@ -436,7 +437,7 @@ int main(int argc, char **argv)
     print_report(plain, text[0].k.heads);
 
     for (m = 0; m < METHODS; m++) {
-        oscar_rotations *rotations = solve(methods[m].attention ? attention : plain, &methods[m]);
+        oscar_rotations *rotations = solve(methods[m].extras ? attention : plain, &methods[m]);
         if (m == RECOMMENDED) must(oscar_rotations_save(rotations, file), "oscar_rotations_save");
         for (i = 0; i < LAYERS; i++) {
             measure_layer(m, i, rotations, &text[i]);

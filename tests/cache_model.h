@@ -25,7 +25,16 @@ static inline void *model_get(size_t count, size_t each)
     return p;
 }
 
-/* -- descs and views of float rows, zeroed but for what is given -- */
+/* -- layers, descs and views of float rows, zeroed but for what is given -- */
+
+static inline oscar_layer small_layer(void)
+{
+    oscar_layer l;
+    memset(&l, 0, sizeof l);
+    l.q_heads = l.kv_heads = 1;
+    l.k_dim = 16;
+    return l;
+}
 
 static inline oscar_cache_desc model_desc(const oscar_layer *layers, int count, int sequences, int64_t pages)
 {
@@ -257,16 +266,25 @@ static inline void model_pairs_free(model_pairs *p)
     for (h = 0; h < 8; h++) { free(p->to[h]); free(p->dual[h]); free(p->mean[h]); }
 }
 
-/* Four layers that differ in everything: 0 is zeroed but for its shape; 1 has dense pairs that are not orthogonal, 4
-   bits, CLIP and a sliding window; 2 is exact, with softcap; 3 has exact K, folded V in groups, and no page mean. */
+/* Four layers that differ in everything: 0 is zeroed but for its shape and a metric that both heads share; 1 has dense
+   pairs that are not orthogonal, 4 bits, CLIP and a sliding window; 2 is exact, with softcap; 3 has exact K, folded V
+   in groups, and no page mean. */
 typedef struct model_mixed {
     oscar_layer layer[4];
+    oscar_pair k0[2];
+    float metric[32 * 32];
     model_pairs k1, v1, v3;
 } model_mixed;
 
 static inline void model_mixed_init(model_mixed *x, uint64_t seed)
 {
+    int i;
     memset(x, 0, sizeof *x);
+    for (i = 0; i < 32 * 32; i++)   /* half of the identity and one direction */
+        x->metric[i] = (i % 33 ? 0.0f : 0.5f) + 0.01f * (float)(i / 32 % 7 - 3) * (float)(i % 32 % 7 - 3);
+    x->k0[0].dim = x->k0[1].dim = 32;
+    x->k0[0].metric = x->k0[1].metric = x->metric;
+    x->layer[0].k = x->k0;
     x->layer[0].q_heads = 4; x->layer[0].kv_heads = 2; x->layer[0].k_dim = 32; x->layer[0].v_dim = 16;
     x->layer[1].q_heads = 2; x->layer[1].kv_heads = 2; x->layer[1].k_dim = 16; x->layer[1].v_dim = 32;
     model_dense(&x->k1, 2, 16, 2, 1, seed + 1);

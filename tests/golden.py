@@ -157,7 +157,7 @@ def scaled(i):
 
 KINDS = ["BELL", "FLOAT", "OUTLIER", "ZERO", "NEGZERO", "FIVE", "MINUS_FIVE", "CENT", "THREE_HUNDRED", "ONE_HOT",
          "TIES", "TINY", "SIGNS", "RAMP", "HALVES", "HALVES15", "OFFSET", "MIXED_ZERO",
-         "TIED_STEPS"]
+         "TIED_STEPS", "HALF_ZERO"]
 
 
 def row(d, kind, seed):
@@ -195,7 +195,34 @@ def row(d, kind, seed):
             x[i] = F32(-7 if i == d // 3 else -0.0 if i % 2 else 0.0)
         elif kind == "TIED_STEPS":                    # quotients by the scale of CLIP 4 bits are exact halves
             x[i] = step * F32(i * 13 % 31)
+        elif kind == "HALF_ZERO":
+            x[i] = F32(0) if i < d // 2 else F32(v) / F32(49999)
     return x
+
+
+METRICS = ["NONE", "USUAL", "STEEP", "ZERO", "NEGATIVE", "WILD", "HUGE"]
+
+
+def metric(d, kind, seed):
+    """M [d][d]. USUAL: half as many directions as channels, of unequal weight, and a part of the identity; each entry
+    is a quotient of whole numbers, rounded once. STEEP: few directions, some of them very heavy, so that rounding
+    shows in the codes. WILD is not even symmetric; with HUGE the sums overflow."""
+    if kind == "NONE":
+        return None
+    if kind == "ZERO":
+        return np.zeros((d, d), F32)
+    s = start(seed)
+    if kind in ("WILD", "HUGE"):
+        gain = F32(1e37 if kind == "HUGE" else 1)
+        return np.array([[F32(bell(s)) / F32(49999) * gain for _ in range(d)] for _ in range(d)], F32)
+    total = np.zeros((d, d), np.int64)
+    steep = kind == "STEEP"
+    for k in range(d // (4 if steep else 2)):
+        y = np.array([draw(s) % 15 - 7 for _ in range(d)], np.int64)
+        total += (1 << (15 - k % 16 if steep else k % 6)) * np.outer(y, y)
+    total += 50 * d * np.eye(d, dtype=np.int64)
+    assert np.abs(total).max() < 1 << 24
+    return total.astype(F32) / F32(-98 * d if kind == "NEGATIVE" else 98 * d + 3)
 
 
 STYLES = ["PLAIN", "DRIFT", "PAIRS", "ROUGH", "STEADY"]
@@ -382,7 +409,8 @@ def levels(x, t, bits):
     return np.minimum(np.maximum(np.floor(x / t) + F32(0.5), F32(-7.5)), F32(7.5))
 
 
-def encode_unbiased_group(x, bits, meta32):
+def encode_unbiased_group(x, bits):
+    """Codes and the scale before it is rounded."""
     xx = dot(x, x)
     if not np.isfinite(xx):
         raise Numeric
@@ -400,11 +428,52 @@ def encode_unbiased_group(x, bits, meta32):
     s = xx / best[1]
     if not np.isfinite(s):
         raise Numeric
-    half_range = 1.5 if bits == 2 else 7.5
-    return (best[2] + F32(half_range)).astype(int), (F32(s) if meta32 else fp16_round(s))
+    return (best[2] + half_range(bits)).astype(int), F32(s)
 
 
-def encode(x, fit, bits, group, ratio, meta32=False):
+def half_range(bits):
+    return F32(1.5 if bits == 2 else 7.5)
+
+
+REFINED = {"changed": 0, "kept": 0, "same": 0}       # how many rows took which way
+
+
+def refine(x, codes, scales, bits, group, m, meta32):
+    """UNBIASED with a metric: codes and scales, unrounded, for which the error is small under m."""
+    d = len(x)
+    spread = lambda s: np.repeat(np.array(s, F32), group)
+    live = spread(scales) > 0
+    u = np.where(live, codes.astype(F32) - half_range(bits), F32(0))
+    s = list(scales)
+    z = chain(x[None, :], m)[0]
+    for _ in range(2):
+        gradient = chain((spread(s) * u)[None, :], m)[0] - z
+        for c in range(d):
+            scale = s[c // group]
+            r = scale * m[c, c]
+            if not (scale > 0 and r > 0):
+                continue
+            t = np.floor(u[c] - gradient[c] / r) + F32(0.5)
+            t = min(t, half_range(bits)) if t > -half_range(bits) else -half_range(bits)
+            step = scale * (t - u[c])
+            if step < 0 or step > 0:
+                u[c] = t
+                gradient = fma(step, m[c], gradient)
+        for g in range(d // group):
+            part = slice(g * group, (g + 1) * group)
+            below = dot(u[part], z[part])
+            if scales[g] > 0:
+                s[g] = dot(x[part], z[part]) / below if below > 0 else F32(0)
+    top = F32(np.finfo(F32).max if meta32 else 65504)
+    if not all(b == 0 or (a >= F32(0.5) * b and a <= F32(2) * b and a <= top) for a, b in zip(s, scales)):
+        REFINED["kept"] += 1
+        return codes, scales
+    refined = np.where(live, u + half_range(bits), F32(0)).astype(int)
+    REFINED["changed" if np.any(refined != codes) else "same"] += 1
+    return refined, s
+
+
+def encode(x, fit, bits, group, ratio, meta32=False, m=None):
     """Codes of all channels, scale and minimum of each group (no minima for UNBIASED)."""
     if not np.all(np.isfinite(x)):
         raise Numeric
@@ -418,10 +487,15 @@ def encode(x, fit, bits, group, ratio, meta32=False):
             c, s, lo = encode_clip_group(part, bits, meta32)
             minima.append(lo)
         else:
-            c, s = encode_unbiased_group(part, bits, meta32)
+            c, s = encode_unbiased_group(part, bits)
         codes.append(c)
         scales.append(s)
-    return np.concatenate(codes), scales, minima
+    codes = np.concatenate(codes)
+    if fit == UNBIASED:
+        if m is not None:
+            codes, scales = refine(x, codes, scales, bits, group, m, meta32)
+        scales = [F32(s) if meta32 else fp16_round(s) for s in scales]
+    return codes, scales, minima
 
 
 def decode(codes, scales, minima, bits, group):
@@ -431,7 +505,7 @@ def decode(codes, scales, minima, bits, group):
         if minima:
             out[g * group:(g + 1) * group] = fma(c, s, minima[g])
         else:
-            out[g * group:(g + 1) * group] = (c - F32(1.5 if bits == 2 else 7.5)) * s
+            out[g * group:(g + 1) * group] = (c - half_range(bits)) * s
     return out
 
 
@@ -447,7 +521,7 @@ class Layer:
 
     def __init__(self, name, heads, dk, dv, kb, vb, kfit=UNBIASED, vfit=UNBIASED, gk=0, gv=0, clip_k=0.0, clip_v=0.0,
                  kind_k=HADAMARD, kind_v=HADAMARD, k_mean=False, page_mean=True, tokens=64, window=W_BF16,
-                 style_k="DRIFT", style_v="PLAIN", seed=0, full=False, layout_only=False):
+                 style_k="DRIFT", style_v="PLAIN", seed=0, full=False, layout_only=False, metric_k="NONE"):
         self.name, self.heads, self.tokens, self.window = name, heads, tokens, window
         self.d, self.bits = {"k": dk, "v": dv}, {"k": kb, "v": vb}
         self.fit, self.group = {"k": kfit, "v": vfit}, {"k": gk or dk, "v": gv or dv}
@@ -456,6 +530,8 @@ class Layer:
         self.page_mean = page_mean and kb != 16
         self.full, self.layout_only, self.k_mean = full, layout_only, k_mean
         self.k_means = [row(dk, "OFFSET" if h else "BELL", seed + 500 + h) if k_mean else None for h in range(heads)]
+        self.metric_k = metric_k
+        self.metrics = [metric(dk, metric_k, seed + 600 + h) for h in range(heads)]
 
     def transform(self, side, head):
         return Transform(self.kind[side], self.d[side], self.k_means[head] if side == "k" else None)
@@ -576,7 +652,8 @@ class Page:
             x, sign = (y, 0) if less else (x, 0x8000)
             self.kept.append(less)
         fit, bits, group = layer.fit[side], layer.bits[side], layer.group[side]
-        codes, scales, minima = encode(x, fit, bits, group, layer.clip[side])
+        m = layer.metrics[h] if side == "k" else None
+        codes, scales, minima = encode(x, fit, bits, group, layer.clip[side], False, m)
         for c in range(d):
             put_code(self.bytes, part + o[side + "_codes"], side, d, bits, t, c, codes[c])
         for kind, values, flag in (("scales", scales, sign), ("minima", minima, 0)):
@@ -698,20 +775,31 @@ def compose_oscar(c):
     return w, mix(u)
 
 
-def compose_balanced(cx, cw):
+def regularised(c):
+    d = len(c)
+    return c + 1e-4 * math.fsum(np.diag(c)) / d * np.eye(d)
+
+
+def compose_balanced(cx, cw, power=0.25):
     """mu, F, B"""
-    d, eps = len(cx), 1e-4
-    cx = cx + eps * math.fsum(np.diag(cx)) / d * np.eye(d)
-    cw = cw + eps * math.fsum(np.diag(cw)) / d * np.eye(d)
+    d = len(cx)
+    cx, cw = regularised(cx), regularised(cw)
     low = cholesky(cx)
     mu, v = eigh(product(product(low.T, cw), low))
-    q = np.sqrt(np.sqrt(mu))
-    scale = math.sqrt(d / math.fsum(np.sqrt(mu)))
+    q = mu ** power
+    scale = math.sqrt(d / math.fsum(q * q))
     f = scale * mix(solve_upper(low, v) * q)
     b = mix(product(low, v) / q) / scale
     assert abs(math.fsum(np.diag(product(product(f.T, cx), f))) - d) < 1e-9 * d
     assert np.abs(product(f.T, b) - np.eye(d)).max() < 1e-9
     return mu, f, b
+
+
+def compose_metric(b, cw):
+    """M of the pair with this B"""
+    d = len(b)
+    m = product(product(b.T, regularised(cw)), b)
+    return m * d / math.fsum(np.diag(m)) + np.eye(d) / 2
 
 
 def calibration_rows(d, tokens, seed):
@@ -769,21 +857,25 @@ def calibrate(d, tokens, seed, sink, recent):
     out = {"m": m, "oscar_k": compose_oscar(cq), "oscar_v": compose_oscar(second_moment(v, w) * math.fsum(w) / tokens),
            "oscar_k_self": compose_oscar(ck), "oscar_v_self": compose_oscar(cv),
            "balanced_k": compose_balanced(ck - np.outer(m, m), cq), "balanced_v": compose_balanced(cv, np.eye(d)),
-           "u_k": eigh(cq)}
+           "u_k": eigh(cq), "refined_k": compose_balanced(ck - np.outer(m, m), cq, 0.2)}
+    out["refined_k_m"] = compose_metric(out["refined_k"][2], cq)
+    out["oscar_k_m"] = compose_metric(out["oscar_k"][1], cq)
     wk, wq = attention_weights(q, k, sink, recent)
     wk = np.array(wk)
     wq = wq.reshape(-1)
     out["m_attention"], out["attention_k"] = balanced_of(flat, k, wq, wk)
+    refined = balanced_of(flat, k, wq, wk, 0.2)[1]
+    out["attention_k_m"] = compose_metric(refined[2], second_moment(flat, wq))
     moved_q, moved_k = [np.concatenate([x] + [rope(x, s) for s in SHIFTS]) for x in (flat, k)]
     copies = 1 + len(SHIFTS)
     out["m_rope"], out["rope_k"] = balanced_of(moved_q, moved_k, np.tile(wq, copies), np.tile(wk, copies))
     return out
 
 
-def balanced_of(q, k, wq, wk):
+def balanced_of(q, k, wq, wk, power=0.25):
     """Weighted mean key, and the BALANCED pair about it."""
     m = weighted_mean(k, wk)
-    return m, compose_balanced(second_moment(k, wk) - np.outer(m, m), second_moment(q, wq))
+    return m, compose_balanced(second_moment(k, wk) - np.outer(m, m), second_moment(q, wq), power)
 
 
 # == 7 ATTENTION IN DOUBLE =================================================================================
@@ -945,6 +1037,9 @@ enum {
 @KINDS@
 };
 enum { @STYLES@ };
+enum {
+@METRICS@
+};
 
 /* == 1 THE GENERATOR == */
 
@@ -1015,6 +1110,7 @@ GOLDEN_CALL void golden_row(float *x, int d, int kind, int32_t seed)
         case GOLDEN_ROW_HALVES15:      x[i] = 0.5f * (float)(i * 13 % 31); break;
         case GOLDEN_ROW_OFFSET:        x[i] = golden_scaled(v + 655360); break;
         case GOLDEN_ROW_TIED_STEPS:    x[i] = step * (float)(i * 13 % 31); break;
+        case GOLDEN_ROW_HALF_ZERO:     x[i] = i < d / 2 ? 0.0f : (float)v / 49999.0f; break;
         case GOLDEN_ROW_MIXED_ZERO:    x[i] = i == d / 3 ? -7.0f : i % 2 ? -0.0f : 0.0f; break;
         default:                       x[i] = 0.0f; break;
         }
@@ -1039,6 +1135,35 @@ GOLDEN_CALL void golden_page_row(float *x, int d, int style, int32_t seed, int h
         x[i] = style == GOLDEN_ROUGH ? (float)v / 49999.0f : golden_scaled(v);
         if (style == GOLDEN_STEADY) x[i] = step * (i == 0 ? 127.5f : (float)(i * 37 % 255 - 127));
         if (negate) x[i] = -x[i];
+    }
+}
+
+/* A metric: m[d][d]. USUAL: half as many directions as channels, of unequal weight, and a part of the identity. STEEP:
+   few directions, some of them very heavy, so that rounding shows in the codes. WILD is not even symmetric; with HUGE
+   the sums overflow. */
+GOLDEN_CALL void golden_metric(float *m, int d, int kind, int32_t seed)
+{
+    uint32_t state = golden_start(seed);
+    static const float huge = 1e37f;        /* a literal may be wider (FLT_EVAL_METHOD) */
+    float below = kind == GOLDEN_METRIC_NEGATIVE ? -98.0f * (float)d : (float)(98 * d + 3);
+    int32_t y[1024], weight;
+    int i, j, k, steep = kind == GOLDEN_METRIC_STEEP;
+    for (i = 0; i < d * d; i++) {
+        m[i] = 0.0f;
+        if (kind != GOLDEN_METRIC_WILD && kind != GOLDEN_METRIC_HUGE) continue;
+        m[i] = (float)golden_bell(&state) / 49999.0f;
+        if (kind == GOLDEN_METRIC_HUGE) m[i] *= huge;
+    }
+    if (kind != GOLDEN_METRIC_USUAL && kind != GOLDEN_METRIC_NEGATIVE && !steep) return;
+    for (k = 0; k < d / (steep ? 4 : 2); k++) {
+        weight = 1 << (steep ? 15 - k % 16 : k % 6);
+        for (i = 0; i < d; i++) y[i] = golden_draw(&state) % 15 - 7;
+        for (i = 0; i < d; i++)
+            for (j = 0; j < d; j++) m[i * d + j] += (float)(weight * y[i] * y[j]);   /* exact */
+    }
+    for (i = 0; i < d; i++) {
+        m[i * d + i] += (float)(50 * d);
+        for (j = 0; j < d; j++) m[i * d + j] /= below;
     }
 }
 
@@ -1107,7 +1232,9 @@ def emit_prelude():
     kinds = ", ".join("GOLDEN_ROW_" + k for k in KINDS)
     styles = ", ".join("GOLDEN_" + s for s in STYLES)
     kinds = "\n".join(wrap(kinds.split(", ")))
-    OUT.extend(PRELUDE.replace("@KINDS@", kinds).replace("@STYLES@", styles).rstrip("\n").split("\n"))
+    metrics = "\n".join(wrap(["GOLDEN_METRIC_" + s for s in METRICS]))
+    prelude = PRELUDE.replace("@KINDS@", kinds).replace("@STYLES@", styles).replace("@METRICS@", metrics)
+    OUT.extend(prelude.rstrip("\n").split("\n"))
     emit()
     emit("/* Hashes of what the generator gives: golden_row(96, kind, 1), one each kind. */")
     emit("GOLDEN_DATA uint64_t GOLDEN_GENERATOR[] = {")
@@ -1119,6 +1246,11 @@ def emit_prelude():
     hashes += [fnv_floats(m) for m in dense_pair(48)]
     emit("GOLDEN_DATA uint64_t GOLDEN_GENERATOR_PAGES[] = {")
     OUT.extend(wrap([f"0x{h:016x}u" for h in hashes]))
+    emit("};")
+    emit()
+    emit("/* golden_metric(48, metric, 3), one each kind from 1. */")
+    emit("GOLDEN_DATA uint64_t GOLDEN_GENERATOR_METRICS[] = {")
+    OUT.extend(wrap([f"0x{fnv_floats(metric(48, k, 3)):016x}u" for k in METRICS[1:]]))
     emit("};")
     emit()
 
@@ -1220,13 +1352,14 @@ COMBOS = [(CLIP, 2, 0.0), (CLIP, 2, 0.96), (CLIP, 2, 0.92), (CLIP, 4, 0.0), (CLI
           (UNBIASED, 4, 0.0)]
 
 
-def codec_case(d, group, fit, bits, clip, kind, seed, meta32=False):
+def codec_case(d, group, fit, bits, clip, kind, seed, meta32=False, m="NONE"):
     x = row(d, kind, seed)
-    codes, scales, minima = encode(x, fit, bits, group, clip, meta32)
+    codes, scales, minima = encode(x, fit, bits, group, clip, meta32, metric(d, m, seed + 7000))
     meta = [("".join(f"{bits32(v):08x}" if meta32 else f"{half_bits(v):04x}" for v in values))
             for values in (scales, minima)]
     back = decode(codes, scales, minima, bits, group) + F32(0)
-    return (f"    {{{d}, {group}, {FIT_NAMES[fit]}, {bits}, {clip!r}, {int(meta32)}, GOLDEN_ROW_{kind}, {seed},\n"
+    return (f"    {{{d}, {group}, {FIT_NAMES[fit]}, {bits}, {clip!r}, {int(meta32)}, GOLDEN_ROW_{kind}, {seed}, "
+            f"GOLDEN_METRIC_{m},\n"
             f"        {text(''.join('%x' % c for c in codes))},\n"
             f"        {text(meta[0])},\n        {text(meta[1])},\n"
             f"        0x{fnv(pack_row(codes, bits)):016x}u, 0x{fnv_floats(back):016x}u}}")
@@ -1237,12 +1370,14 @@ def emit_codec():
     emit()
     comment("codes: one hexadecimal digit a channel. scales, minima: the bits of each group's value, 4 digits (fp16) "
             "or 8 (meta32); minima only for CLIP. packed: hash of the packed row (3.3; 4 bits: low nibble first). "
-            "decoded: hash of the decoded floats after adding +0 (so a zero counts as +0). clip 0: off.")
+            "decoded: hash of the decoded floats after adding +0 (so a zero counts as +0). clip 0: off. metric: "
+            "golden_metric of seed + 7000.")
     emit("typedef struct {")
     emit("    int d, group, fit, bits;")
     emit("    double clip;")
     emit("    int meta32, kind;")
     emit("    int32_t seed;")
+    emit("    int metric;")
     emit("    const char *codes, *scales, *minima;")
     emit("    uint64_t packed, decoded;")
     emit("} golden_codec_case;")
@@ -1262,11 +1397,76 @@ def emit_codec():
     for seed in (193, 522, 800, 854):                 # a reciprocal in place of the division would give other codes
         cases.append(codec_case(64, 64, CLIP, 4, 0.0, "TIED_STEPS", seed))
     cases.append(codec_case(64, 32, CLIP, 2, 0.0, "TIED_STEPS", 310))
+    refined_cases(cases)
     emit("GOLDEN_DATA golden_codec_case GOLDEN_CODEC[] = {")
     OUT.extend(",\n".join(cases).split("\n"))
     emit("};")
     emit()
+    emit_edges()
     emit_refusals()
+
+
+def refined_cases(cases):
+    """UNBIASED rows with a metric; CLIP takes no notice of one."""
+    before = dict(REFINED)
+    for bits in (2, 4):
+        for n, kind in enumerate(KINDS):
+            cases.append(codec_case(16, 16, UNBIASED, bits, 0.0, kind, 100 + n, bool(n % 2), "USUAL"))
+        for d, groups, kinds in ((64, (64, 32, 16), ("BELL", "OUTLIER", "FLOAT", "TIES", "ONE_HOT", "HALF_ZERO")),
+                                 (80, (80, 16), ("OUTLIER", "FLOAT")), (96, (96, 48), ("OUTLIER", "HALF_ZERO")),
+                                 (128, (128, 32), ("OUTLIER", "FLOAT")), (256, (256, 64), ("FLOAT",))):
+            for group in groups:
+                for n, kind in enumerate(kinds):
+                    cases.append(codec_case(d, group, UNBIASED, bits, 0.0, kind, d + n, n % 3 == 1, "USUAL"))
+        for n in range(20):
+            cases.append(codec_case(64, (64, 32)[n % 2], UNBIASED, bits, 0.0, "FLOAT", 220 + n, n % 3 == 1, "STEEP"))
+        for m in METRICS[3:]:
+            for n, group in enumerate((64, 32, 16)):
+                cases.append(codec_case(64, group, UNBIASED, bits, 0.0, "FLOAT", 200 + n, n == 1, m))
+        cases.append(codec_case(64, 64, CLIP, bits, 0.96, "FLOAT", 210, False, "USUAL"))
+    assert all(REFINED[k] - before[k] >= 10 for k in REFINED), (REFINED, before)
+
+
+def edge(bits, seed):
+    """Where, as one channel grows float by float, refined codes change: the last float before, and what both give."""
+    d, x, channel = 16, row(16, "FLOAT", seed), seed % 16
+    m = metric(d, "STEEP", seed + 7000)
+
+    def at(u):
+        x[channel] = from_bits32(u)
+        codes, scales, _ = encode(x, UNBIASED, bits, d, 0.0, False, m)
+        return pack_row(codes, bits), half_bits(scales[0])
+
+    low, high = bits32(F32(0.02)), bits32(F32(2))
+    first = at(low)[0]
+    if first == at(high)[0]:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(middle)[0] == first else (low, middle)
+    parts = [f"0x{fnv(packed):016x}u, 0x{scale:04x}u" for packed, scale in (at(low), at(high))]
+    return f"{{{bits}, {seed}, {channel}, 0x{low:08x}u, " + ", ".join(parts) + "}"
+
+
+def emit_edges():
+    comment("FLOAT rows of 16 channels with metric STEEP of seed + 7000, UNBIASED, fp16. With these bits in one channel, "
+            "and with the next float above, codes differ: one rounding in another place, and they would not. Hash of the "
+            "codes and bits of the scale of both.")
+    emit("typedef struct {")
+    emit("    int bits;")
+    emit("    int32_t seed;")
+    emit("    int channel;")
+    emit("    uint32_t at;")
+    emit("    uint64_t packed;")
+    emit("    uint16_t scale;")
+    emit("    uint64_t next_packed;")
+    emit("    uint16_t next_scale;")
+    emit("} golden_edge;")
+    emit("GOLDEN_DATA golden_edge GOLDEN_EDGES[] = {")
+    edges = [edge(bits, 8000 + n) for bits in (2, 4) for n in range(40)]
+    OUT.extend(f"    {e}," for e in edges if e)
+    emit("};")
+    emit()
 
 
 def emit_refusals():
@@ -1318,6 +1518,15 @@ LAYERS = [
     Layer("256 channels", 1, 256, 256, 2, 2, seed=2500),
     Layer("F16 window, K exact", 1, 32, 32, 16, 2, window=W_F16, seed=2600),
     Layer("ties of the page mean", 1, 96, 32, 2, 2, kind_k=IDENTITY, window=W_F32, style_k="STEADY", seed=2676),
+    Layer("metric, dense pairs with mean", 2, 64, 64, 2, 2, kind_k=DENSE, kind_v=DENSE, k_mean=True, style_k="PLAIN",
+          seed=2700, metric_k="USUAL"),
+    Layer("metric, 4 bits in groups, no page mean", 1, 96, 32, 4, 2, gk=48, page_mean=False, seed=2800,
+          metric_k="USUAL"),
+    Layer("metric, 256 channels, no transform, F32 window", 1, 256, 16, 2, 2, kind_k=IDENTITY, window=W_F32,
+          style_k="ROUGH", seed=2900, metric_k="USUAL"),
+    Layer("metric of no use, groups", 1, 64, 32, 2, 4, gk=16, seed=3000, metric_k="WILD"),
+    Layer("metric and clip", 1, 32, 32, 2, 2, CLIP, UNBIASED, 0, 0, 0.96, 0.0, seed=3100, metric_k="USUAL"),
+    Layer("metric, small", 2, 16, 16, 2, 2, seed=3200, metric_k="USUAL", full=True),
     Layer("worked example D = 64", 3, 64, 64, 2, 4, layout_only=True),
     Layer("worked example D = 96", 1, 96, 96, 2, 4, page_mean=False, layout_only=True),
     Layer("worked example D = 128", 8, 128, 128, 2, 4, layout_only=True),
@@ -1347,12 +1556,13 @@ def emit_pages(pages):
             "mean of head 0 is golden_row(BELL, seed + 500), that of head h > 0 golden_row(OFFSET, seed + 500 + h). "
             "Dense: golden_dense_pair. hash: of the whole page. full: its bytes, or NULL. layout_only: no rows, no "
             "hashes. read_*: page_read of all rows, [token][head][D], as float and as bf16 (an exact side gives the "
-            "rows themselves). subtracted: rows of K (of Hkv P) whose sign bit is clear.")
+            "rows themselves). subtracted: rows of K (of Hkv P) whose sign bit is clear. k_metric: golden_metric of "
+            "seed + 600 + h for head h of K.")
     emit("typedef struct {")
     emit("    const char *name;")
     emit("    int heads, dk, dv, k_bits, v_bits, k_fit, v_fit, k_group, v_group;")
     emit("    double clip_k, clip_v;")
-    emit("    int k_kind, v_kind, k_mean, page_mean, tokens, window, style_k, style_v;")
+    emit("    int k_kind, v_kind, k_mean, k_metric, page_mean, tokens, window, style_k, style_v;")
     emit("    int32_t seed;")
     emit("    int layout_only;")
     emit("    long " + ", ".join(OFFSETS) + ";")
@@ -1382,8 +1592,9 @@ def emit_page(n, layer, p):
     emit(f'    {{"{layer.name}", {layer.heads}, {layer.d["k"]}, {layer.d["v"]}, {layer.bits["k"]}, {layer.bits["v"]},')
     emit(f'     {FIT_NAMES[layer.fit["k"]]}, {FIT_NAMES[layer.fit["v"]]}, {layer.group["k"]}, {layer.group["v"]}, '
          f'{layer.clip["k"]!r}, {layer.clip["v"]!r},')
-    emit(f'     {kinds[layer.kind["k"]]}, {kinds[layer.kind["v"]]}, {int(layer.k_mean)}, {int(layer.page_mean)}, '
-         f'{layer.tokens}, {("GOLDEN_BF16", "GOLDEN_F16", "GOLDEN_F32")[layer.window]},')
+    emit(f'     {kinds[layer.kind["k"]]}, {kinds[layer.kind["v"]]}, {int(layer.k_mean)}, '
+         f'GOLDEN_METRIC_{layer.metric_k}, {int(layer.page_mean)}, {layer.tokens}, '
+         f'{("GOLDEN_BF16", "GOLDEN_F16", "GOLDEN_F32")[layer.window]},')
     emit(f'     GOLDEN_{layer.style["k"]}, GOLDEN_{layer.style["v"]}, {layer.seed}, {int(layer.layout_only)},')
     emit("     " + ", ".join(str(o[k]) for k in OFFSETS) + ",")
     if p is None:
@@ -1404,7 +1615,7 @@ def emit_reads(pages):
     for page, side, head, token in ((0, "k", 0, 4), (0, "k", 0, 5), (0, "v", 0, 4), (1, "k", 1, 7), (1, "v", 1, 7),
                                     (2, "k", 2, 33), (4, "k", 1, 63), (5, "k", 1, 21), (5, "v", 0, 2), (9, "k", 1, 12),
                                     (9, "k", 1, 13), (9, "v", 0, 40), (10, "k", 1, 50), (11, "k", 0, 9),
-                                    (13, "k", 0, 1)):
+                                    (13, "k", 0, 1), (18, "k", 1, 30), (19, "k", 0, 7)):
         name = f"golden_read_{page}_{side}_{head}_{token}"
         x = pages[page].read(side)[token, head]
         array("uint32_t", name, f"[{len(x)}]", hex32(x), f"page {page}, {side.upper()}, head {head}, token {token}")
@@ -1427,7 +1638,9 @@ def emit_compose():
             "canonical signs. Matrices are row-major; where row_step > 1 only rows 0, row_step, 2 row_step ... are "
             "listed. *attention*: ATTENTION weights with this sink and recent; *rope*: the same with q and k also "
             "moved by 37 and by 500 positions (RoPE base 10000, halves); the others PLAIN. oscar_k: U(C_Q) H P. "
-            "oscar_v: U(C_S) H P. *_self: U(C_K), U(C_V), C_K about 0. spectrum_*: of C_Q, C_S, mu.")
+            "oscar_v: U(C_S) H P. *_self: U(C_K), U(C_V), C_K about 0. spectrum_*: of C_Q, C_S, mu. balanced_*, "
+            "attention_k_*, rope_*: without a metric, exponent 1/4; refined_k_*: F, B, M with one, exponent 1/5. "
+            "attention_k_m: M of the pair with exponent 1/5. oscar_k_m: M of oscar_k.")
     emit("typedef struct {")
     emit("    int d, tokens;")
     emit("    int32_t seed;")
@@ -1435,6 +1648,7 @@ def emit_compose():
     emit("    const double *m, *u_k, *oscar_k, *oscar_v, *oscar_k_self, *oscar_v_self;")
     emit("    const double *balanced_k_f, *balanced_k_b, *balanced_v_f, *balanced_v_b;")
     emit("    const double *m_attention, *attention_k_f, *attention_k_b, *m_rope, *rope_k_f;")
+    emit("    const double *refined_k_f, *refined_k_b, *refined_k_m, *attention_k_m, *oscar_k_m;")
     emit("    const double *spectrum_q, *spectrum_s, *spectrum_balanced;")
     emit("} golden_compose;")
     emit()
@@ -1448,12 +1662,14 @@ def emit_compose():
                  ("balanced_v_f", c["balanced_v"][1]), ("balanced_v_b", c["balanced_v"][2]),
                  ("m_attention", c["m_attention"]), ("attention_k_f", c["attention_k"][1]),
                  ("attention_k_b", c["attention_k"][2]), ("m_rope", c["m_rope"]), ("rope_k_f", c["rope_k"][1]),
-                 ("spectrum_q", c["oscar_k"][0]),
+                 ("refined_k_f", c["refined_k"][1]), ("refined_k_b", c["refined_k"][2]),
+                 ("refined_k_m", c["refined_k_m"]), ("attention_k_m", c["attention_k_m"]),
+                 ("oscar_k_m", c["oscar_k_m"]), ("spectrum_q", c["oscar_k"][0]),
                  ("spectrum_s", c["oscar_v"][0]), ("spectrum_balanced", c["balanced_k"][0])]
         names = []
         for part, value in parts:
             if step > 1 and part in ("u_k", "oscar_k_self", "oscar_v_self", "balanced_v_f", "balanced_v_b", "m_rope",
-                                     "rope_k_f"):
+                                     "rope_k_f", "oscar_k_m"):
                 names.append("NULL")
                 continue
             names.append(f"golden_{part}_{d}")

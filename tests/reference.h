@@ -138,8 +138,8 @@ static float ref_read_float(const unsigned char *p)
 
 /* == 2 THE ROW CODEC == */
 
-/* wide: fp32 metadata */
-typedef struct ref_codec { oscar_fit fit; int bits, group; double clip; int wide; } ref_codec;
+/* wide: fp32 metadata; metric: M, UNBIASED only, or NULL */
+typedef struct ref_codec { oscar_fit fit; int bits, group; double clip; int wide; const float *metric; } ref_codec;
 
 typedef struct ref_row {
     int code[REF_DIM_MAX];
@@ -204,6 +204,7 @@ static int ref_clip_group(const ref_codec *codec, const float *x, float tau, int
     return 1;
 }
 
+/* scale: not yet rounded */
 static int ref_unbiased_group(const ref_codec *codec, const float *x, int *code, float *scale)
 {
     static const float T2[4] = { 0.79656f, 0.945915f, 1.115184f, 1.29441f };
@@ -226,7 +227,60 @@ static int ref_unbiased_group(const ref_codec *codec, const float *x, int *code,
         best_d = d;
         for (i = 0; i < n; i++) code[i] = (int)(u[i] + (codec->bits == 2 ? 1.5f : 7.5f));
     }
-    return ref_metadata(codec->wide, ref_f32(square / best_d), scale);
+    *scale = ref_f32(square / best_d);
+    return ref_is_finite(*scale);
+}
+
+/* out = x m, each a chain over the inputs */
+static void ref_row_times(int dim, const float *x, const float *m, float *out)
+{
+    int i, j;
+    for (j = 0; j < dim; j++)
+        for (out[j] = 0, i = 0; i < dim; i++) out[j] = fmaf(x[i], m[i * dim + j], out[j]);
+}
+
+/* One channel takes the level that makes e M e^T least, given the others; g is the gradient (s u - x) M, or half of
+   it. */
+static void ref_refine_channel(const ref_codec *codec, int dim, int c, float s, float *u, float *g)
+{
+    float top = codec->bits == 2 ? 1.5f : 7.5f, r = ref_f32(s * codec->metric[c * dim + c]), level, d;
+    int j;
+    if (!(s > 0) || !(r > 0)) return;
+    level = floorf(ref_f32(u[c] - ref_f32(g[c] / r))) + 0.5f;
+    level = level >= -top ? level : -top;
+    level = level <= top ? level : top;
+    d = ref_f32(s * (level - u[c]));
+    if (d == 0 || d != d) return;
+    u[c] = level;
+    for (j = 0; j < dim; j++) g[j] = fmaf(d, codec->metric[c * dim + j], g[j]);
+}
+
+/* From the plain codes and scales to those for the metric, or not if a scale would change too much. */
+static void ref_refine(const ref_codec *codec, int dim, const float *x, ref_row *row)
+{
+    float u[REF_DIM_MAX], w[REF_DIM_MAX], z[REF_DIM_MAX], g[REF_DIM_MAX], s[REF_GROUPS_MAX];
+    float top = codec->bits == 2 ? 1.5f : 7.5f;
+    int n = codec->group, groups = dim / n, pass, i;
+    for (i = 0; i < groups; i++) s[i] = row->scale[i];
+    for (i = 0; i < dim; i++) u[i] = s[i / n] > 0 ? (float)row->code[i] - top : 0;
+    ref_row_times(dim, x, codec->metric, z);
+    for (pass = 0; pass < 2; pass++) {
+        for (i = 0; i < dim; i++) w[i] = ref_f32(s[i / n] * u[i]);
+        ref_row_times(dim, w, codec->metric, g);
+        for (i = 0; i < dim; i++) g[i] = ref_f32(g[i] - z[i]);
+        for (i = 0; i < dim; i++) ref_refine_channel(codec, dim, i, s[i / n], u, g);
+        for (i = 0; i < groups; i++) {
+            float below = ref_sum(n, u + i * n, z + i * n);
+            if (row->scale[i] > 0) s[i] = below > 0 ? ref_f32(ref_sum(n, x + i * n, z + i * n) / below) : 0;
+        }
+    }
+    for (i = 0; i < groups; i++) {
+        double ratio = (double)s[i] / (double)row->scale[i];
+        if (row->scale[i] == 0) continue;
+        if (!(ratio >= 0.5 && ratio <= 2) || (!codec->wide && s[i] > 65504) || !ref_is_finite(s[i])) return;
+    }
+    for (i = 0; i < dim; i++) if (row->scale[i / n] > 0) row->code[i] = (int)(u[i] + top);
+    for (i = 0; i < groups; i++) row->scale[i] = s[i];
 }
 
 static int ref_encode_row(const ref_codec *codec, int dim, const float *x, ref_row *row)
@@ -242,6 +296,9 @@ static int ref_encode_row(const ref_codec *codec, int dim, const float *x, ref_r
         if (codec->fit == OSCAR_CLIP) ok = ref_clip_group(codec, part, tau, code, &row->scale[g], &row->low[g]);
         else ok = ref_unbiased_group(codec, part, code, &row->scale[g]);
     }
+    if (!ok || codec->fit == OSCAR_CLIP) return ok;
+    if (codec->metric) ref_refine(codec, dim, x, row);
+    for (g = 0; g < dim / codec->group && ok; g++) ok = ref_metadata(codec->wide, row->scale[g], &row->scale[g]);
     return ok;
 }
 
@@ -448,8 +505,10 @@ static ref_side ref_side_of(const ref_page *page, int is_v, int head)
     s.codec.group = is_v ? l->v_group : l->k_group;
     s.codec.clip = is_v ? l->v_clip : l->k_clip;
     s.codec.wide = 0;
+    s.codec.metric = NULL;
     s.pair = is_v ? (l->v ? l->v + head : NULL) : (l->k ? l->k + head : NULL);
     s.transformed = s.bits != 16 && !(is_v && l->v_folded);
+    if (s.pair && !is_v) s.codec.metric = s.pair->metric;
     return s;
 }
 
@@ -691,6 +750,30 @@ static void ref_reflect(int dim, double *m, const double *v)
     }
 }
 
+/* Metrics by number. STEEP: with very heavy directions, so that rounding shows in the codes; those after it are bad. */
+enum { REF_METRIC_USUAL, REF_METRIC_STEEP, REF_METRIC_ZERO, REF_METRIC_NEGATIVE, REF_METRIC_WILD, REF_METRIC_HUGE,
+       REF_METRICS };
+
+/* A random metric [dim][dim]: a few heavy directions and half of the identity. */
+static void ref_random_metric(test_random *random, int kind, int dim, float *m)
+{
+    double direction[REF_DIM_MAX];
+    int i, j, k, few = 4 + dim / 8 < 20 ? 4 + dim / 8 : 20, plain = kind == REF_METRIC_ZERO || kind >= REF_METRIC_WILD;
+    for (i = 0; i < dim * dim; i++) {
+        m[i] = i % (dim + 1) ? 0.0f : 0.5f;
+        if (kind == REF_METRIC_WILD) m[i] = (float)random_normal(random);
+        if (kind == REF_METRIC_HUGE) m[i] = (float)(random_normal(random) * 1e37);
+        if (kind == REF_METRIC_ZERO) m[i] = 0;
+    }
+    for (k = 0; k < few && !plain; k++) {
+        double weight = exp(random_normal(random)) * (kind == REF_METRIC_STEEP && k < 3 ? 1000 : 1) / few;
+        for (i = 0; i < dim; i++) direction[i] = random_normal(random);
+        for (i = 0; i < dim; i++)
+            for (j = 0; j < dim; j++) m[i * dim + j] += (float)(weight * (direction[i] * direction[j]));
+    }
+    for (i = 0; i < dim * dim && kind == REF_METRIC_NEGATIVE; i++) m[i] = -m[i];
+}
+
 /* A random pair F = Q1 diag(d) Q2, B = Q1 diag(1 / d) Q2, Q1 and Q2 products of reflections, d in 0.5 .. 2, or 1 where
    orthogonal (then without dual). room: 2 dim^2 + dim floats, which the pair points at. */
 static oscar_pair ref_random_pair(test_random *random, oscar_kind kind, int dim, int with_mean, int orthogonal,
@@ -732,7 +815,8 @@ static oscar_pair ref_random_pair(test_random *random, oscar_kind kind, int dim,
 }
 
 /* A layer with every choice drawn at random: bits 2, 4, 16, both fits, groups, page mean, fold, pairs of every kind.
-   k_dim, v_dim and kv_heads are the caller's. room: kv_heads (2 dk^2 + dk + 2 dv^2 + dv) floats; pairs: 2 kv_heads. */
+   Some K have metrics, mostly usual ones. k_dim, v_dim and kv_heads are the caller's. room: kv_heads (3 dk^2 + dk +
+   2 dv^2 + dv) floats; pairs: 2 kv_heads. */
 static oscar_layer ref_random_layer(test_random *random, int kv_heads, int query_group, int dk, int dv, float *room,
                                     oscar_pair *pairs)
 {
@@ -740,6 +824,7 @@ static oscar_layer ref_random_layer(test_random *random, int kv_heads, int query
     static const double clips[6] = { 0, 0.96, 0.8, -1, 1, 2 };
     oscar_layer layer;
     int head, k_kind = random_below(random, 5), v_kind = random_below(random, 5), with_mean = random_below(random, 2);
+    int with_metric = random_below(random, 3) == 0;
     memset(&layer, 0, sizeof layer);
     layer.kv_heads = kv_heads;
     layer.q_heads = kv_heads * query_group;
@@ -756,11 +841,16 @@ static oscar_layer ref_random_layer(test_random *random, int kv_heads, int query
     layer.k_page_mean = random_below(random, 3) == 0 ? -1 : 0;
     layer.v_folded = random_below(random, 4) == 0;
     for (head = 0; head < kv_heads; head++) {
-        size_t k_room = 2 * (size_t)dk * (size_t)dk + (size_t)dk, v_room = 2 * (size_t)dv * (size_t)dv + (size_t)dv;
+        size_t k_room = 3 * (size_t)dk * (size_t)dk + (size_t)dk, v_room = 2 * (size_t)dv * (size_t)dv + (size_t)dv;
+        float *k_at = room + (size_t)head * (k_room + v_room), *v_at = k_at + k_room;
         pairs[head] = ref_random_pair(random, k_kind < 2 ? OSCAR_DENSE : (oscar_kind)(k_kind - 2), dk, with_mean,
-                                      k_kind == 1, room + (size_t)head * (k_room + v_room));
+                                      k_kind == 1, k_at);
         pairs[kv_heads + head] = ref_random_pair(random, v_kind < 2 ? OSCAR_DENSE : (oscar_kind)(v_kind - 2), dv, 0,
-                                                 v_kind == 1, room + (size_t)head * (k_room + v_room) + k_room);
+                                                 v_kind == 1, v_at);
+        if (!with_metric || random_below(random, 5) == 0) continue;
+        pairs[head].metric = v_at - dk * dk;
+        ref_random_metric(random, random_below(random, 4) ? REF_METRIC_USUAL : random_below(random, REF_METRICS), dk,
+                          v_at - dk * dk);
     }
     if (random_below(random, 5)) layer.k = pairs;
     if (random_below(random, 5)) layer.v = pairs + kv_heads;

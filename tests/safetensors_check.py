@@ -40,10 +40,10 @@ def check_sample(path):
     """The sample of test_files.c: five layers, two KV heads, K of 32 and V of 48 channels."""
     k, v = (32, 32), (48, 48)
     shapes = {
-        "layers.0.k.to": (2, *k), "layers.0.k.mean": (2, 32),
+        "layers.0.k.to": (2, *k), "layers.0.k.mean": (2, 32), "layers.0.k.metric": (2, *k),
         "layers.2.k.to": (1, *k), "layers.2.k.dual": (1, *k), "layers.2.k.mean": (2, 32),
-        "layers.2.v.to": (2, *v), "layers.2.v.dual": (2, *v),
-        "layers.4.k.mean": (2, 32), "layers.4.v.to": (1, *v),
+        "layers.2.k.metric": (1, *k), "layers.2.v.to": (2, *v), "layers.2.v.dual": (2, *v),
+        "layers.4.k.mean": (2, 32), "layers.4.k.metric": (2, *k), "layers.4.v.to": (1, *v),
     }
     with safe_open(path, framework="numpy") as file:
         check(set(file.keys()) == set(shapes), f"names {sorted(file.keys())}")
@@ -56,6 +56,9 @@ def check_sample(path):
         dual = tensors.get(name + ".dual", tensors[name + ".to"]).astype(np.float64)
         for f, b in zip(to, dual):
             check(near(f.T @ b, np.eye(len(f))), f"{name}: F^T B is the identity")
+    for name in ("layers.0.k.metric", "layers.2.k.metric", "layers.4.k.metric"):
+        for m in tensors[name]:
+            check(np.array_equal(m, m.T) and np.linalg.eigvalsh(m.astype(np.float64)).min() > 0.4, f"{name} as made")
     check(metadata["oscar.version"] == "1.0", "version")
     check(metadata["oscar.layers"] == "5" and metadata["oscar.kv_heads"] == "2", "shape in the metadata")
     check(metadata["oscar.k_kind"] == "dense,,dense,identity,hadamard", "kinds")
@@ -73,6 +76,7 @@ def write_foreign(path):
         "layers.0.k.to": np.stack([eye, 2 * eye]), "layers.0.k.dual": np.stack([eye, eye / 2]),
         "layers.0.k.mean": np.arange(128, dtype=np.float32).reshape(2, 64),
         "layers.0.k.spectrum": np.linspace(0, 1, 128, dtype=np.float32).reshape(2, 64),
+        "layers.0.k.metric": (3 * eye)[None],
         "layers.0.v.to": np.roll(np.eye(32, dtype=np.float32), 1, axis=1)[None],
         "extra": np.float32([[1, 2, 3]]),
     }

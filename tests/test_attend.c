@@ -143,7 +143,7 @@ static void setup_close(setup *s)
 
 static float *make_room(int hkv, int dk, int dv)
 {
-    return (float *)malloc((size_t)(hkv * (2 * dk * dk + dk + 2 * dv * dv + dv)) * sizeof(float));
+    return (float *)malloc((size_t)(hkv * (3 * dk * dk + dk + 2 * dv * dv + dv)) * sizeof(float));
 }
 
 static void setup_random(setup *s, test_random *random, int hkv, int group, int dk, int dv)

@@ -239,16 +239,18 @@ static void axes_data(uint64_t seed, float *q, float *k)
             }
 }
 
-/* Keys of head h through pair and codec and back: out [tokens][dim]. */
+/* Keys of head h through pair, with its metric, and codec and back: out [tokens][dim]. */
 static void through_codec(const oscar_pair *pair, const oscar_codec *codec, const float *k, int tokens, int heads,
                           int h, float *out)
 {
     unsigned char encoded[OSCAR__DIM_MAX * 2];
     int t, dim = pair->dim;
+    oscar_codec refining = *codec;
+    refining.metric = pair->metric;
     for (t = 0; t < tokens; t++) {
         float row[OSCAR__DIM_MAX];
         CHECK(oscar_transform(pair, OSCAR_FORWARD, 1, k + (t * heads + h) * dim, row) == OSCAR_OK);
-        CHECK(oscar_encode(codec, dim, 1, row, encoded) == OSCAR_OK);
+        CHECK(oscar_encode(&refining, dim, 1, row, encoded) == OSCAR_OK);
         CHECK(oscar_decode(codec, dim, 1, encoded, row) == OSCAR_OK);
         CHECK(oscar_transform(pair, OSCAR_BACK, 1, row, out + t * dim) == OSCAR_OK);
     }
@@ -1236,6 +1238,7 @@ static void test_methods(void)
                 CHECK((pair[0].kind == OSCAR_DENSE) == matrix && (pair[0].to != NULL) == matrix);
                 CHECK((pair[0].dual != NULL) == balanced);
                 CHECK((pair[0].mean != NULL) == (side == 0 && m == 0));
+                CHECK((pair[0].metric != NULL) == (side == 0 && m == 0));
                 if (matrix)
                     CHECK_MSG(inverse_error(pair) < 1e-5,
                               ("    D %d method %d side %d: %.3g\n", dims[d], m, side, inverse_error(pair)));
@@ -1356,13 +1359,11 @@ static void regularise(double *c, int dim, double eps)
     for (i = 0; i < dim; i++) c[i * dim + i] += eps * trace / dim;
 }
 
-/* (sum of the square roots of the eigenvalues of Cx Cw)^2 / D, from the eigenvalues of S Cw S, S = Cx^(1/2): not by the
-   way that the library goes. */
-static double optimum(const double *cx, const double *cw, int dim)
+/* Eigenvalues of Cx Cw, ascending, as those of S Cw S, S = Cx^(1/2): not by the way that the library goes. */
+static void product_spectrum(const double *cx, const double *cw, int dim, double *values)
 {
     size_t n = (size_t)dim * (size_t)dim;
     double *v = (double *)get(n, 8), *s = (double *)get(n, 8), *t = (double *)get(n, 8), *m = (double *)get(n, 8);
-    double *values = (double *)get((size_t)dim, 8), sum = 0;
     void *scratch = get(oscar_eigh_scratch(dim), 1);
     int i, j, k;
     CHECK(oscar_eigh(dim, cx, v, values, scratch) == OSCAR_OK);
@@ -1376,8 +1377,17 @@ static double optimum(const double *cx, const double *cw, int dim)
         for (j = 0; j < dim; j++)
             for (k = 0; k < dim; k++) m[i * dim + j] += t[i * dim + k] * s[k * dim + j];
     CHECK(oscar_eigh(dim, m, v, values, scratch) == OSCAR_OK);
+    free(v); free(s); free(t); free(m); free(scratch);
+}
+
+/* (sum of the square roots of the eigenvalues of Cx Cw)^2 / D */
+static double optimum(const double *cx, const double *cw, int dim)
+{
+    double *values = (double *)get((size_t)dim, 8), sum = 0;
+    int i;
+    product_spectrum(cx, cw, dim, values);
     for (i = 0; i < dim; i++) sum += sqrt(values[i]);
-    free(v); free(s); free(t); free(m); free(values); free(scratch);
+    free(values);
     return sum * sum / dim;
 }
 
@@ -1399,6 +1409,7 @@ static void test_balanced(void)
             TEST("BALANCED reaches the optimum of tr(F^T Cx F) tr(F^-1 Cw F^-T) / D, no orthogonal one does");
             compose.v_balanced = 1;
             compose.eps = epsilons[e];
+            compose.k_metric = -1;          /* with a metric K's exponent is another */
             balanced = solve(calib, compose);
             layer = layer_of(balanced, 0);
             regularise(cx, dim, e ? 1e-2 : 1e-4);
@@ -1492,6 +1503,7 @@ static void test_shared(void)
     TEST("shared BALANCED: the optimum for the mean moments");
     compose = make_compose(OSCAR_METHOD_BALANCED);
     compose.shared = 1;
+    compose.k_metric = -1;
     rotations = solve(calib, compose);
     layer = layer_of(rotations, 0);
     mean_of_heads(calib, OSCAR__C_K_CENTRED, H, DIM, c);
@@ -1502,6 +1514,256 @@ static void test_shared(void)
     CHECK(layer.k[1].to == layer.k[0].to && layer.k[1].dual == layer.k[0].dual && layer.k[1].mean != layer.k[0].mean);
     oscar_rotations_destroy(rotations);
     oscar_calib_destroy(calib);
+}
+
+/* ---- the metric ---- */
+
+/* Second moments of rows [tokens * heads][dim], of every heads-th row from `first`, `count` each time; about the mean
+   where centred. */
+static void moment_of_rows(const float *rows, int tokens, int heads, int first, int count, int dim, int centred,
+                           double *out)
+{
+    double *mean = (double *)get((size_t)dim, sizeof(double));
+    int t, h, i, j;
+    for (i = 0; i < dim * dim; i++) out[i] = 0;
+    for (t = 0; t < tokens && centred; t++)
+        for (h = first; h < first + count; h++)
+            for (i = 0; i < dim; i++) mean[i] += (double)rows[(t * heads + h) * dim + i] / (tokens * count);
+    for (t = 0; t < tokens; t++)
+        for (h = first; h < first + count; h++) {
+            const float *x = rows + (t * heads + h) * dim;
+            for (i = 0; i < dim; i++)
+                for (j = 0; j < dim; j++)
+                    out[i * dim + j] += ((double)x[i] - mean[i]) * ((double)x[j] - mean[j]) / (tokens * count);
+        }
+    free(mean);
+}
+
+/* How far m is from b^T c b, scaled to trace dim, plus half of the identity; relative to its largest entry. */
+static double metric_error(const float *m, const double *c, const float *b, int dim)
+{
+    double *cb = (double *)get((size_t)(dim * dim), 8), *want = (double *)get((size_t)(dim * dim), 8);
+    double *got = (double *)get((size_t)(dim * dim), 8), trace = 0, error;
+    int i, j, k;
+    for (i = 0; i < dim; i++)
+        for (j = 0; j < dim; j++)
+            for (k = 0; k < dim; k++) cb[i * dim + j] += c[i * dim + k] * (double)b[k * dim + j];
+    for (i = 0; i < dim; i++)
+        for (j = 0; j < dim; j++)
+            for (k = 0; k < dim; k++) want[i * dim + j] += (double)b[k * dim + i] * cb[k * dim + j];
+    for (i = 0; i < dim; i++) trace += want[i * dim + i];
+    for (i = 0; i < dim * dim; i++) {
+        want[i] = want[i] * dim / trace + (i % (dim + 1) ? 0 : 0.5);
+        got[i] = (double)m[i];
+        CHECK(oscar__bits_of_float(m[i]) == oscar__bits_of_float(m[i % dim * dim + i / dim]));   /* symmetric */
+    }
+    error = apart(got, want, dim * dim);
+    free(cb); free(want); free(got);
+    return error;
+}
+
+/* The exponent of BALANCED: eigenvalues of F^T Cx F are those of Cx Cw to the power 2 p, times a scale. */
+static double exponent_of(const double *cx, const double *cw, const float *f, int dim)
+{
+    size_t n = (size_t)dim * (size_t)dim;
+    double *v = (double *)get(n, 8), *t = (double *)get(n, 8), *m = (double *)get(n, 8);
+    double *mu = (double *)get((size_t)dim, 8), *energy = (double *)get((size_t)dim, 8), slope;
+    void *scratch = get(oscar_eigh_scratch(dim), 1);
+    int i, j, k;
+    product_spectrum(cx, cw, dim, mu);
+    for (i = 0; i < dim; i++)
+        for (j = 0; j < dim; j++)
+            for (k = 0; k < dim; k++) t[i * dim + j] += cx[i * dim + k] * (double)f[k * dim + j];
+    for (i = 0; i < dim; i++)
+        for (j = 0; j < dim; j++)
+            for (k = 0; k < dim; k++) m[i * dim + j] += (double)f[k * dim + i] * t[k * dim + j];
+    CHECK(oscar_eigh(dim, m, v, energy, scratch) == OSCAR_OK);
+    slope = log(energy[dim - 1] / energy[0]) / log(mu[dim - 1] / mu[0]);
+    for (i = 1; i < dim; i++)   /* one slope for all of them */
+        CLOSE(log(energy[i] / energy[0]), slope * log(mu[i] / mu[0]), 1e-4);
+    free(v); free(t); free(m); free(mu); free(energy); free(scratch);
+    return slope / 2;
+}
+
+enum { M_DIM = 32, M_HEADS = 2, M_TOKENS = 400 };
+
+static void check_balanced_metric(const oscar_calib *calib, const float *q, const float *k, int shared, double eps)
+{
+    static double cx[M_DIM * M_DIM], cw[M_DIM * M_DIM], one[M_DIM * M_DIM];
+    oscar_compose compose = make_compose(OSCAR_METHOD_BALANCED);
+    oscar_rotations *rotations, *without;
+    oscar_layer layer;
+    int h, i, other;
+    compose.shared = shared;
+    compose.eps = eps;
+    rotations = solve(calib, compose);
+    layer = layer_of(rotations, 0);
+    compose.k_metric = -1;
+    without = solve(calib, compose);
+    for (h = 0; h < M_HEADS; h++) {
+        memset(cx, 0, sizeof cx);
+        memset(cw, 0, sizeof cw);
+        for (other = shared ? 0 : h; other < (shared ? M_HEADS : h + 1); other++) {
+            moment_of_rows(k, M_TOKENS, M_HEADS, other, 1, M_DIM, 1, one);
+            for (i = 0; i < M_DIM * M_DIM; i++) cx[i] += one[i] / (shared ? M_HEADS : 1);
+            moment_of_rows(q, M_TOKENS, 2 * M_HEADS, 2 * other, 2, M_DIM, 0, one);
+            for (i = 0; i < M_DIM * M_DIM; i++) cw[i] += one[i] / (shared ? M_HEADS : 1);
+        }
+        regularise(cx, M_DIM, eps > 0 ? eps : 1e-4);
+        regularise(cw, M_DIM, eps > 0 ? eps : 1e-4);
+        CHECK(layer.k[h].metric && !layer.v[h].metric && !layer_of(without, 0).k[h].metric);
+        if (!layer.k[h].metric) continue;
+        CHECK(metric_error(layer.k[h].metric, cw, layer.k[h].dual, M_DIM) < 1e-6);
+        CHECK(inverse_error(&layer.k[h]) < 1e-5);
+        CLOSE(exponent_of(cx, cw, layer.k[h].to, M_DIM), 0.2, 1e-5);
+        CLOSE(exponent_of(cx, cw, layer_of(without, 0).k[h].to, M_DIM), 0.25, 1e-5);
+    }
+    CHECK((layer.k[0].metric == layer.k[1].metric) == shared && (layer.k[0].to == layer.k[1].to) == shared);
+    CHECK(layer.k[0].mean != layer.k[1].mean);
+    oscar_rotations_destroy(rotations);
+    oscar_rotations_destroy(without);
+}
+
+/* Other methods have a metric only where it is asked for. */
+static void check_other_metrics(const oscar_calib *calib, const float *q)
+{
+    static double cw[M_DIM * M_DIM];
+    static float hadamard[M_DIM * M_DIM], unit[M_DIM * M_DIM];
+    int m, h, i;
+    for (i = 0; i < M_DIM * M_DIM; i++) hadamard[i] = unit[i] = i % (M_DIM + 1) ? 0.0f : 1.0f;
+    CHECK(oscar_fwht(M_DIM, M_DIM, hadamard, hadamard) == OSCAR_OK);
+    for (m = 1; m < METHODS; m++) {
+        oscar_compose compose = make_compose(all_methods[m]);
+        oscar_rotations *rotations = solve(calib, compose);
+        oscar_layer layer = layer_of(rotations, 0);
+        CHECK(!layer.k[0].metric && !layer.k[1].metric);
+        oscar_rotations_destroy(rotations);
+        compose.k_metric = 1;
+        rotations = solve(calib, compose);
+        layer = layer_of(rotations, 0);
+        for (h = 0; h < M_HEADS; h++) {
+            const float *b = layer.k[h].to ? layer.k[h].to : all_methods[m] == OSCAR_METHOD_NONE ? unit : hadamard;
+            moment_of_rows(q, M_TOKENS, 2 * M_HEADS, 2 * h, 2, M_DIM, 0, cw);
+            regularise(cw, M_DIM, 1e-4);
+            CHECK_MSG(layer.k[h].metric && metric_error(layer.k[h].metric, cw, b, M_DIM) < 1e-6, ("    %d\n", m));
+            CHECK(!layer.v[h].metric && !layer.k[h].dual && !layer.k[h].mean);
+        }
+        oscar_rotations_destroy(rotations);
+    }
+}
+
+static void test_metric(void)
+{
+    static oscar_layer layers[3];
+    oscar_calib_desc desc = make_desc(layers, 1, 31, OSCAR_WEIGHTS_PLAIN);
+    oscar_compose compose = make_compose(OSCAR_METHOD_BALANCED);
+    oscar_rotations *rotations;
+    oscar_calib *calib;
+    oscar_chunk chunk;
+    oscar_layer layer;
+    test_random r;
+    float *q, *k;
+    int i;
+    r.state = 171;
+    q = random_rows(&r, M_TOKENS * 2 * M_HEADS, M_DIM, 0.8, 0.5);
+    k = random_rows(&r, M_TOKENS * M_HEADS, M_DIM, 0.6, 2);
+    for (i = 0; i < M_TOKENS * M_HEADS * M_DIM; i++)      /* the heads differ */
+        if (i / M_DIM % 2) { k[i] *= (float)(1 + i % M_DIM) / 16; q[2 * i] *= 3; }
+    for (i = 0; i < 3; i++) layers[i] = make_layer(2 * M_HEADS, M_HEADS, M_DIM);
+    chunk = make_chunk(M_TOKENS, q, k, k, q);
+    calib = create(&desc);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK && oscar_calib_freeze_q(calib) == OSCAR_OK);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK);
+
+    TEST("the metric: B^T Cw B of trace D plus I / 2; with it the exponent of F is 1/5, without 1/4");
+    check_balanced_metric(calib, q, k, 0, 0);
+    check_balanced_metric(calib, q, k, 0, 1e-2);
+    TEST("the metric: one for a shared pair, from the mean of the heads' Cw");
+    check_balanced_metric(calib, q, k, 1, 0);
+    TEST("the metric: of other methods, where it is asked for; F is then as without");
+    check_other_metrics(calib, q);
+    oscar_calib_destroy(calib);
+
+    TEST("the metric: not for CLIP and not for exact keys, in a layer beside one that has it");
+    layers[0].k_fit = OSCAR_CLIP;
+    layers[0].v_bits = layers[1].v_bits = layers[2].v_bits = 16;
+    layers[1].k_bits = 4;
+    layers[2].k_bits = 16;
+    desc = make_desc(layers, 3, 0, OSCAR_WEIGHTS_PLAIN);
+    calib = create(&desc);
+    for (i = 0; i < 2; i++) CHECK(oscar_calib_add(calib, i, &chunk) == OSCAR_OK);
+    rotations = solve(calib, compose);
+    CHECK(!layer_of(rotations, 0).k[0].metric && layer_of(rotations, 1).k[0].metric && !layer_of(rotations, 2).k);
+    layer = layer_of(rotations, 0);
+    {
+        static double cx[M_DIM * M_DIM], cw[M_DIM * M_DIM];
+        moment_of_rows(k, M_TOKENS, M_HEADS, 1, 1, M_DIM, 1, cx);
+        moment_of_rows(q, M_TOKENS, 2 * M_HEADS, 2, 2, M_DIM, 0, cw);
+        regularise(cx, M_DIM, 1e-4);
+        regularise(cw, M_DIM, 1e-4);
+        CLOSE(exponent_of(cx, cw, layer.k[1].to, M_DIM), 0.25, 1e-5);
+    }
+    CHECK(!strcmp(oscar_rotations_meta(rotations, "oscar.compose"), "balanced"));
+    oscar_rotations_destroy(rotations);
+    compose.k_metric = -1;
+    rotations = solve(calib, compose);
+    CHECK(!strcmp(oscar_rotations_meta(rotations, "oscar.compose"), "balanced k_metric=-1"));
+    oscar_rotations_destroy(rotations);
+    compose = make_compose(OSCAR_METHOD_NONE);
+    compose.k_metric = 1;
+    rotations = solve(calib, compose);
+    CHECK(!strcmp(oscar_rotations_meta(rotations, "oscar.compose"), "none k_metric=1"));
+    CHECK(!layer_of(rotations, 0).k[0].metric && layer_of(rotations, 1).k[1].metric);
+    oscar_rotations_destroy(rotations);
+    oscar_calib_destroy(calib);
+    free(q); free(k);
+}
+
+/* What a metric needs, and queries that say nothing. */
+static void test_metric_limits(void)
+{
+    enum { DIM = 16, TOKENS = 100 };
+    oscar_layer layer = make_layer(1, 1, DIM);
+    oscar_calib_desc desc = make_desc(&layer, 1, OSCAR_SUM_K, OSCAR_WEIGHTS_PLAIN);
+    oscar_compose compose = make_compose(OSCAR_METHOD_OSCAR);
+    oscar_rotations *rotations = NULL;
+    oscar_calib *calib;
+    oscar_chunk chunk;
+    test_random r;
+    probe p;
+    float *q, *k;
+    int i;
+    TEST("the metric: without the sum Q it is ERR_STATE that names it");
+    layer.v_bits = 16;
+    desc.hooks = probe_hooks(&p);
+    r.state = 181;
+    k = random_rows(&r, TOKENS, DIM, 0.5, 1);
+    q = (float *)get(TOKENS * DIM, sizeof(float));
+    calib = create(&desc);
+    chunk = make_chunk(TOKENS, NULL, k, NULL, NULL);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK);
+    compose.k_target = OSCAR_TARGET_SELF;
+    compose.k_metric = 1;
+    CHECK(oscar_calib_solve(calib, &compose, &rotations) == OSCAR_ERR_STATE && !rotations);
+    CHECK_MSG(strstr(p.text, "OSCAR_SUM_Q") != NULL, ("    %s\n", p.text));
+    compose.k_metric = 0;
+    oscar_rotations_destroy(solve(calib, compose));
+    oscar_calib_destroy(calib);
+
+    TEST("the metric: of queries that are all zero it is 3/2 I");
+    desc.sums = OSCAR_SUM_Q | OSCAR_SUM_K;
+    calib = create(&desc);
+    chunk = make_chunk(TOKENS, q, k, NULL, NULL);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK);
+    compose = make_compose(OSCAR_METHOD_HADAMARD);
+    compose.k_metric = 1;
+    rotations = solve(calib, compose);
+    for (i = 0; i < DIM * DIM; i++)
+        CLOSE(layer_of(rotations, 0).k[0].metric[i], i % (DIM + 1) ? 0 : 1.5, 1e-6);
+    oscar_rotations_destroy(rotations);
+    oscar_calib_destroy(calib);
+    CHECK(p.live == 0);
+    free(q); free(k);
 }
 
 static void test_settings(void)
@@ -1654,7 +1916,10 @@ static void test_report(void)
         CHECK(oscar_calib_report(calib, 0, 0, &report) == OSCAR_OK);
         cq = moment(calib, 0, 0, OSCAR__C_Q);
         for (m = 0; m < 4; m++) {
-            oscar_rotations *rotations = solve(calib, make_compose(methods[m]));
+            oscar_compose compose = make_compose(methods[m]);
+            oscar_rotations *rotations;
+            compose.k_metric = -1;          /* the report is about pairs without one */
+            rotations = solve(calib, compose);
             for (bits = 2; bits <= 4; bits += 2) {
                 double measured = measured_error(&layer_of(rotations, 0).k[0], bits, k, TOKENS, cq);
                 double ratio = report.logit_error[m][bits / 2 - 1] / measured;
@@ -2006,6 +2271,8 @@ int main(void)
     test_orthogonal_structure();
     test_balanced();
     test_shared();
+    test_metric();
+    test_metric_limits();
     test_settings();
     test_silent_head();
     test_report();

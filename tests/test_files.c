@@ -108,6 +108,20 @@ static void new_pair(test_random *r, int n, double spread, const float **to, con
     *dual = b;
 }
 
+/* A symmetric matrix: a few directions and half of the identity. */
+static const float *new_metric(test_random *r, int n)
+{
+    double row[OSCAR__DIM_MAX];
+    float *m = floats(n * n);
+    int i, j, k;
+    for (i = 0; i < n * n; i++) m[i] = i % (n + 1) ? 0.0f : 0.5f;
+    for (k = 0; k < 3; k++) {
+        for (i = 0; i < n; i++) row[i] = random_normal(r);
+        for (i = 0; i < n; i++) for (j = 0; j < n; j++) m[i * n + j] += (float)(row[i] * row[j]);
+    }
+    return m;
+}
+
 static const float *new_mean(test_random *r, int n)
 {
     float *m = floats(n);
@@ -116,7 +130,7 @@ static const float *new_mean(test_random *r, int n)
     return m;
 }
 
-/* Five layers, two KV heads: every kind, shared and per head, with and without mean, dual, 16 bits. */
+/* Five layers, two KV heads: every kind, shared and per head, with and without mean, dual, metric, 16 bits. */
 enum { LAYERS = 5, HEADS = 2, DIM = 32, VDIM = 48 };
 static oscar_layer sample_layers[LAYERS];
 static oscar_pair sample_pairs[LAYERS][2][HEADS];
@@ -142,20 +156,22 @@ static void make_sample(void)
         l->k = sample_pairs[i][0];
         l->v = sample_pairs[i][1];
     }
-    /* 0: rotations per head with mean; V Hadamard */
+    /* 0: rotations and metrics per head, with mean; V Hadamard */
     for (h = 0; h < HEADS; h++) {
         sample_pairs[0][0][h].kind = OSCAR_DENSE;
         sample_pairs[0][0][h].to = new_rotation(&r, DIM);
         sample_pairs[0][0][h].mean = new_mean(&r, DIM);
+        sample_pairs[0][0][h].metric = new_metric(&r, DIM);
     }
     /* 1: exact */
     sample_layers[1].k = sample_layers[1].v = NULL;
     sample_layers[1].k_bits = sample_layers[1].v_bits = 16;
-    /* 2: K shared with dual and means; V per head with dual; 4 bits */
+    /* 2: K shared with dual and metric, means per head; V per head with dual; 4 bits */
     for (h = 0; h < HEADS; h++) {
         oscar_pair *k = &sample_pairs[2][0][h], *v = &sample_pairs[2][1][h];
         if (h) { k->to = k[-h].to; k->dual = k[-h].dual; }
         else new_pair(&r, DIM, 3, &k->to, &k->dual);
+        k->metric = h ? k[-h].metric : new_metric(&r, DIM);
         k->mean = new_mean(&r, DIM);
         new_pair(&r, VDIM, 2, &v->to, &v->dual);
         k->kind = v->kind = OSCAR_DENSE;
@@ -169,9 +185,10 @@ static void make_sample(void)
     sample_layers[3].v_clip = -1;
     sample_layers[3].k_group = sample_layers[3].v_group = 16;
     sample_layers[3].v_folded = 1;
-    /* 4: Hadamard with mean; V shared rotation, kept though V has 16 bits */
+    /* 4: Hadamard with mean and metrics; V shared rotation, kept though V has 16 bits */
     for (h = 0; h < HEADS; h++) {
         sample_pairs[4][0][h].mean = new_mean(&r, DIM);
+        sample_pairs[4][0][h].metric = new_metric(&r, DIM);
         sample_pairs[4][1][h].kind = OSCAR_DENSE;
         sample_pairs[4][1][h].to = h ? sample_pairs[4][1][0].to : new_rotation(&r, VDIM);
     }
@@ -210,13 +227,16 @@ static int same_floats(const float *a, const float *b, int count)
 static int same_pair(const oscar_pair *a, const oscar_pair *b)
 {
     return a->kind == b->kind && a->dim == b->dim && same_floats(a->to, b->to, a->dim * a->dim)
-           && same_floats(a->dual, b->dual, a->dim * a->dim) && same_floats(a->mean, b->mean, a->dim);
+           && same_floats(a->dual, b->dual, a->dim * a->dim) && same_floats(a->mean, b->mean, a->dim)
+           && same_floats(a->metric, b->metric, a->dim * a->dim);
 }
 
-/* A row through every direction of a pair, so that every number of it is read. */
+/* A row through every direction of a pair and into codes, so that every number of it is read. */
 static double use_pair(const oscar_pair *pair)
 {
     float x[OSCAR__DIM_MAX], y[OSCAR__DIM_MAX];
+    unsigned char encoded[OSCAR__DIM_MAX];
+    oscar_codec codec;
     double sum = 0;
     int i, direction;
     for (i = 0; i < pair->dim; i++) x[i] = (float)(i % 7) - 3;
@@ -224,6 +244,9 @@ static double use_pair(const oscar_pair *pair)
         CHECK(oscar_transform(pair, (oscar_direction)direction, 1, x, y) == OSCAR_OK);
         for (i = 0; i < pair->dim; i++) sum += (double)y[i];
     }
+    memset(&codec, 0, sizeof codec);
+    codec.metric = pair->metric;
+    if (pair->metric) CHECK(oscar_encode(&codec, pair->dim, 1, x, encoded) == OSCAR_OK);
     return sum;
 }
 
@@ -261,7 +284,7 @@ static void use(const oscar_rotations *r)
             sink += use_pair(&l.k[h]) + oscar_rotations_similarity(r, i, h, l.kv_heads - 1);
         }
         for (h = 0; l.v && h < l.kv_heads; h++) {
-            CHECK(l.v[h].dim == l.v_dim && !l.v[h].mean);
+            CHECK(l.v[h].dim == l.v_dim && !l.v[h].mean && !l.v[h].metric);
             sink += use_pair(&l.v[h]);
         }
         l.q_heads = l.kv_heads;
@@ -373,7 +396,7 @@ static void test_round_trip(void)
         oscar_layer l;
         CHECK(oscar_rotations_layer(r2, 2, &l) == OSCAR_OK);
         CHECK(l.k[0].to == l.k[1].to && l.k[0].dual == l.k[1].dual && l.k[0].mean != l.k[1].mean);
-        CHECK(l.v[0].to != l.v[1].to);
+        CHECK(l.k[0].metric == l.k[1].metric && l.v[0].to != l.v[1].to);
         CLOSE(l.k[0].norm, 3, 1e-4);
         CLOSE(l.k[1].norm, 3, 1e-4);
         CLOSE(l.v[1].norm, 2, 1e-4);
@@ -381,9 +404,10 @@ static void test_round_trip(void)
         CLOSE(l.k[0].norm, 1, 0);
         CHECK(oscar_rotations_layer(r2, 1, &l) == OSCAR_OK && l.k_bits == 16 && l.v_bits == 16 && !l.k && !l.v);
     }
-    {   /* header, then K0 2 matrices and 2 means, K2 2 matrices and 2 means, V2 4 matrices, K4 2 means, V4 1 matrix */
+    {   /* header, then K0 4 matrices and 2 means, K2 3 matrices and 2 means, V2 4 matrices, K4 2 matrices and 2 means,
+           V4 1 matrix */
         size_t header = (size_t)oscar__get64(bytes);
-        CHECK(size == 8 + header + 4u * (4 * DIM * DIM + 6 * DIM + 5 * VDIM * VDIM));
+        CHECK(size == 8 + header + 4u * (9 * DIM * DIM + 6 * DIM + 5 * VDIM * VDIM));
         CHECK(header % 8 == 0);
     }
 
@@ -422,19 +446,34 @@ static void test_mixed_heads(void)
     watch w;
     oscar_hooks hooks = hooks_of(&w);   /* its memory is not zero */
     int j;
-    TEST("a head without mean or dual among heads that have them");
+    TEST("a head without mean, metric or dual among heads that have them");
     make_sample();
     sample_pairs[0][0][1].mean = NULL;
+    sample_pairs[0][0][1].metric = NULL;
     sample_pairs[2][1][0].to = new_rotation(&random, VDIM);
     sample_pairs[2][1][0].dual = NULL;
     CHECK(oscar_rotations_create(sample_layers, LAYERS, NULL, &hooks, &r) == OSCAR_OK);
     CHECK(oscar_rotations_layer(r, 0, &l) == OSCAR_OK);
     for (j = 0; j < DIM; j++) CLOSE(l.k[1].mean[j], 0, 0);
+    for (j = 0; j < DIM * DIM; j++) CLOSE(l.k[1].metric[j], 0, 0);
+    CHECK(same_floats(l.k[0].metric, sample_pairs[0][0][0].metric, DIM * DIM));
     CHECK(same_floats(l.k[0].mean, sample_pairs[0][0][0].mean, DIM));
     CHECK(oscar_rotations_layer(r, 2, &l) == OSCAR_OK);
     CHECK(same_floats(l.v[0].dual, sample_pairs[2][1][0].to, VDIM * VDIM));
     CHECK(same_floats(l.v[1].dual, sample_pairs[2][1][1].dual, VDIM * VDIM));
     CLOSE(l.v[0].norm, 1, 1e-5);
+    use(r);
+    oscar_rotations_destroy(r);
+
+    TEST("one pair with a metric a head, and pairs with one metric, share what is the same");
+    make_sample();
+    sample_pairs[2][0][1].metric = new_metric(&random, DIM);
+    sample_pairs[0][0][1].metric = sample_pairs[0][0][0].metric;
+    CHECK(oscar_rotations_create(sample_layers, LAYERS, NULL, &hooks, &r) == OSCAR_OK);
+    CHECK(oscar_rotations_layer(r, 2, &l) == OSCAR_OK);
+    CHECK(l.k[0].to == l.k[1].to && l.k[0].metric != l.k[1].metric && same_pair(&l.k[1], &sample_pairs[2][0][1]));
+    CHECK(oscar_rotations_layer(r, 0, &l) == OSCAR_OK);
+    CHECK(l.k[0].to != l.k[1].to && l.k[0].metric == l.k[1].metric && same_pair(&l.k[1], &sample_pairs[0][0][1]));
     use(r);
     oscar_rotations_destroy(r);
 
@@ -562,6 +601,16 @@ static void test_create_refuses(void)
     sample_pairs[0][0][1].mean = bad;
     CHECK(oscar_rotations_create(sample_layers, LAYERS, NULL, &hooks, &r) == OSCAR_ERR_NUMERIC);
     CHECK(strstr(w.text, "layers.0.k.mean") != NULL);
+    make_sample();
+    bad = floats(DIM * DIM);
+    memset(bad, 0, DIM * DIM * sizeof(float));
+    bad[3] = INFINITY;
+    sample_pairs[4][0][1].metric = bad;
+    CHECK(oscar_rotations_create(sample_layers, LAYERS, NULL, &hooks, &r) == OSCAR_ERR_NUMERIC);
+    CHECK(strstr(w.text, "layers.4.k.metric") != NULL);
+    make_sample();
+    sample_pairs[0][1][1].metric = floats(VDIM * VDIM);
+    CHECK(oscar_rotations_create(sample_layers, LAYERS, NULL, &hooks, &r) == OSCAR_ERR_ARGUMENT);   /* V with one */
     CHECK(r == untouched && w.live == 0);
 }
 
@@ -687,7 +736,7 @@ static void test_version(void)
     CHECK(code_of("{" META(",\"oscar.layers\":\"1\"") "}", 0, NULL, 0) == OSCAR_OK);
 }
 
-/* A small file: one layer, one head, a pair with a mean. */
+/* A small file: one layer, one head, a pair with a mean and a metric. */
 static unsigned char *small_file(size_t *size)
 {
     static const char *const metadata[] = { "oscar.model", "small", NULL };
@@ -703,6 +752,7 @@ static unsigned char *small_file(size_t *size)
     pair.dim = 16;
     new_pair(&random, 16, 2, &pair.to, &pair.dual);
     pair.mean = new_mean(&random, 16);
+    pair.metric = new_metric(&random, 16);
     l.kv_heads = 1;
     l.k_dim = 16;
     l.k = &pair;
@@ -929,7 +979,13 @@ static const struct { const char *header, *says; } hostile[] = {
     { "{" ONE "," TENSOR("layers.0.k.mean", "[4,16]", 0, 256) "}", "no matrix and no" },
     { "{" ONE "," TENSOR("layers.0.k.spectrum", "[4,16]", 0, 256) "}", "no matrix and no" },
     { "{" ONE "," TENSOR("layers.0.k.dual", "[1,8,8]", 0, 256) "}", "wrong shape" },
-    { "{" MEAN "," TENSOR("layers.0.v.mean", "[4,16]", 0, 256) "}", "only K has a mean" },
+    { "{" MEAN "," TENSOR("layers.0.v.mean", "[4,16]", 0, 256) "}", "only K has one" },
+    { "{" MEAN "," TENSOR("layers.0.v.metric", "[1,8,8]", 0, 256) "}", "v.metric: only K has one" },
+    { "{" ONE "," TENSOR("layers.0.k.metric", "[1,8,8]", 0, 256) "}", "k.metric has a wrong shape" },
+    { "{" MEAN "," TENSOR("layers.0.k.metric", "[4,16]", 0, 256) "}", "k.metric has a wrong shape" },
+    { "{" MEAN "," TENSOR("layers.0.k.metric", "[1,2,32]", 0, 256) "}", "k.metric has a wrong shape" },
+    { "{" MEAN "," TENSOR("layers.0.k.metric", "[0,16,16]", 0, 0) "," TENSOR("a", "[64]", 0, 256) "}",
+      "k.metric has a wrong shape" },
     { "{" MEAN "," TENSOR("layers.70000.k.mean", "[4,16]", 0, 256) "}", "70001 layers" },
     { "{" MEAN "," TENSOR("layers.99999999.k.mean", "[4,16]", 0, 256) "}", "100000000 layers" },
     { "{" META(",\"oscar.k_kind\":\"hadamard\",\"oscar.layers\":\"1\"") ","
@@ -949,6 +1005,56 @@ static const struct { const char *header, *says; } hostile[] = {
     { "{" MEAN "," TENSOR("layers.0.k.mean", "[4,16]", 0, 256) "," TENSOR("layers.0.k.spectrum", "[0,16]", 256, 256)
       "}", "spectrum has a wrong shape" }
 };
+
+/* Metrics of three heads as a foreign file may hold them, beside shared and separate matrices. */
+static void test_metric_shapes(void)
+{
+    static const struct { const char *header; int count; const char *says; } refused[] = {
+        { "{" ONE "," TENSOR("layers.0.k.metric", "[3,16,16]", 0, 3072) "}", 768, "no matrix and no" },
+        { "{" META(",\"oscar.k_kind\":\"hadamard\",\"oscar.kv_heads\":\"2\"") ","
+          TENSOR("layers.0.k.metric", "[3,16,16]", 0, 3072) "}", 768, "k.metric has a wrong shape" },
+        { "{" META(",\"oscar.k_kind\":\"hadamard\",\"oscar.k_dim\":\"32\"") ","
+          TENSOR("layers.0.k.metric", "[3,16,16]", 0, 3072) "}", 768, "k.metric has a wrong shape" },
+        { "{" ONE "," TENSOR("layers.0.k.to", "[1,16,16]", 0, 1024) ","
+          TENSOR("layers.0.k.mean", "[3,16]", 1024, 1216) "," TENSOR("layers.0.k.metric", "[2,16,16]", 1216, 3264) "}",
+          816, "k.metric has a wrong shape" },
+        { "{" ONE "," TENSOR("layers.0.v.to", "[1,16,16]", 0, 1024) ","
+          TENSOR("layers.0.v.metric", "[1,16,16]", 1024, 2048) "}", 512, "v.metric: only K has one" }
+    };
+    float values[816];
+    oscar_rotations *r;
+    oscar_result code;
+    oscar_layer l;
+    int i;
+    memset(values, 0, sizeof values);
+    for (i = 0; i < 48; i++) values[i / 16 * 256 + i % 16 * 17] = 1;
+    TEST("metrics of a foreign file: [heads or 1][D][D] beside a matrix or a kind, of K only, numbers only");
+    for (i = 0; i < 5; i++) {
+        CHECK(code_of(refused[i].header, refused[i].count, values, 768) == OSCAR_ERR_FORMAT);
+        CHECK_MSG(strstr(last_log, refused[i].says) != NULL, ("    %s\n", last_log));
+    }
+    r = read_made("{" MEAN "," TENSOR("layers.0.k.metric", "[3,16,16]", 0, 3072) "}", 768, values, 768, &code);
+    CHECK(code == OSCAR_OK && !oscar_rotations_layer(r, 0, &l) && l.kv_heads == 3 && l.k_dim == 16);
+    if (r) CHECK(l.k[0].kind == OSCAR_HADAMARD && !l.k[0].to && l.k[2].metric == l.k[0].metric + 512);
+    if (r) use(r);
+    oscar_rotations_destroy(r);
+    r = read_made("{" META(",\"oscar.k_kind\":\"identity\",\"oscar.kv_heads\":\"3\"") ","
+                  TENSOR("layers.0.k.metric", "[1,16,16]", 0, 1024) "}", 256, values, 256, &code);
+    CHECK(code == OSCAR_OK && !oscar_rotations_layer(r, 0, &l) && l.kv_heads == 3 && l.k_dim == 16);
+    if (r) CHECK(l.k[0].kind == OSCAR_IDENTITY && l.k[2].metric == l.k[0].metric && l.k[0].metric);
+    if (r) use(r);
+    oscar_rotations_destroy(r);
+    r = read_made("{" ONE "," TENSOR("layers.0.k.to", "[1,16,16]", 0, 1024) ","
+                  TENSOR("layers.0.k.metric", "[2,16,16]", 1024, 3072) "}", 768, values, 768, &code);
+    CHECK(code == OSCAR_OK && !oscar_rotations_layer(r, 0, &l) && l.kv_heads == 2);
+    if (r) CHECK(l.k[1].to == l.k[0].to && l.k[1].metric == l.k[0].metric + 256);
+    if (r) use(r);
+    oscar_rotations_destroy(r);
+    values[700] = NAN;
+    CHECK(code_of("{" MEAN "," TENSOR("layers.0.k.metric", "[3,16,16]", 0, 3072) "}", 768, values, 768)
+          == OSCAR_ERR_FORMAT);
+    CHECK(strstr(last_log, "NaN or infinity") != NULL);
+}
 
 static void test_hostile(void)
 {
@@ -1223,6 +1329,8 @@ static int read_foreign(const char *path)
     CLOSE(l.k[1].to[0], 2, 0);    /* 2 I and I / 2 */
     CLOSE(l.k[1].dual[65], 0.5, 0);
     CLOSE(l.k[1].mean[63], 127, 0);
+    CHECK(l.k[0].metric && l.k[1].metric == l.k[0].metric);
+    CLOSE(l.k[1].metric[65], 3, 0);
     CLOSE(l.k[1].norm, 2, 1e-5);
     CLOSE(l.k_clip, 0.97, 0);
     CHECK(l.v[0].to == l.v[1].to);
@@ -1254,6 +1362,7 @@ int main(int argc, char **argv)
     test_damage();
     test_size();
     test_memory(path);
+    test_metric_shapes();
     test_hostile();
     test_numbers();
     test_similarity();

@@ -115,6 +115,10 @@ static void test_generator(void)
     golden_dense_pair(f, b, 48);
     CHECK(golden_fnv_floats(f, 48 * 48) == GOLDEN_GENERATOR_PAGES[i]);
     CHECK(golden_fnv_floats(b, 48 * 48) == GOLDEN_GENERATOR_PAGES[i + 1]);
+    for (i = 0; i < GOLDEN_COUNT(GOLDEN_GENERATOR_METRICS); i++) {
+        golden_metric(f, 48, i + 1, 3);
+        CHECK_MSG(golden_fnv_floats(f, 48 * 48) == GOLDEN_GENERATOR_METRICS[i], ("    metric %d\n", i + 1));
+    }
     release();
 }
 
@@ -209,7 +213,7 @@ static void test_dense(void)
         const golden_dense_case *c = &GOLDEN_DENSE_ROWS[i];
         size_t d = (size_t)c->d;
         float *x = take_floats(d), *m = take_floats(d), *out = take_floats(d);
-        oscar_pair pair = { OSCAR_DENSE, 0, NULL, NULL, NULL, 0 };
+        oscar_pair pair = { OSCAR_DENSE, 0, NULL, NULL, NULL, 0, NULL };
         pair.dim = c->d;
         dense_pair(&pair, c->d);
         golden_row(x, c->d, GOLDEN_ROW_OUTLIER, c->seed);
@@ -242,9 +246,19 @@ static void test_clip(void)
     release();
 }
 
+static const float *metric_of(int d, int kind, int32_t seed)
+{
+    float *m;
+    if (kind == GOLDEN_METRIC_NONE) return NULL;
+    m = take_floats((size_t)d * (size_t)d);
+    golden_metric(m, d, kind, seed);
+    return m;
+}
+
 static void codec_of(const golden_codec_case *c, oscar_codec *codec)
 {
     memset(codec, 0, sizeof *codec);
+    codec->metric = metric_of(c->d, c->metric, c->seed + 7000);
     codec->fit = c->fit == GOLDEN_CLIP ? OSCAR_CLIP : OSCAR_UNBIASED;
     codec->bits = c->bits;
     codec->group = c->group;
@@ -281,8 +295,8 @@ static void check_codec_case(int n)
         unsigned code = (unsigned)row[i / per] >> (i % per * c->bits) & ((1u << c->bits) - 1u);
         if (code != hex_digit(c->codes[i])) bad = i;
     }
-    CHECK_MSG(bad < 0, ("    case %d (D %d, G %d, fit %d, %d bits, kind %d): code of channel %d\n", n, c->d, c->group,
-              c->fit, c->bits, c->kind, bad));
+    CHECK_MSG(bad < 0, ("    case %d (D %d, G %d, fit %d, %d bits, kind %d, metric %d): code of channel %d\n", n, c->d,
+              c->group, c->fit, c->bits, c->kind, c->metric, bad));
     CHECK_MSG(golden_fnv(row, (size_t)code_bytes) == c->packed, ("    case %d: packed bytes\n", n));
     check_metadata(c, n, row + code_bytes, c->scales, "scale");
     check_metadata(c, n, row + code_bytes + meta, c->minima, "minimum");
@@ -302,6 +316,35 @@ static void test_codec(void)
     TEST("C3.1 golden: packing");
     oscar_pack2(8, codes, packed);
     CHECK(memcmp(packed, GOLDEN_PACK2, 2) == 0);
+}
+
+static void check_edge(const golden_edge *c, uint32_t bits, uint64_t packed, uint16_t scale)
+{
+    oscar_codec codec;
+    float *x = take_floats(16);
+    unsigned char encoded[16];
+    size_t codes = (size_t)(2 * c->bits);
+    memset(&codec, 0, sizeof codec);
+    codec.bits = c->bits;
+    codec.metric = metric_of(16, GOLDEN_METRIC_STEEP, c->seed + 7000);
+    golden_row(x, 16, GOLDEN_ROW_FLOAT, c->seed);
+    x[c->channel] = golden_float(bits);
+    CHECK(oscar_encode(&codec, 16, 1, x, encoded) == OSCAR_OK);
+    CHECK_MSG(golden_fnv(encoded, codes) == packed, ("    %d bits, seed %d: codes\n", c->bits, (int)c->seed));
+    CHECK_MSG((encoded[codes] | encoded[codes + 1] << 8) == scale, ("    %d bits, seed %d: scale\n", c->bits,
+              (int)c->seed));
+    release();
+}
+
+static void test_edges(void)
+{
+    int i;
+    TEST("golden: neighbouring floats where refined codes change");
+    for (i = 0; i < GOLDEN_COUNT(GOLDEN_EDGES); i++) {
+        const golden_edge *c = &GOLDEN_EDGES[i];
+        check_edge(c, c->at, c->packed, c->scale);
+        check_edge(c, c->at + 1, c->next_packed, c->next_scale);
+    }
 }
 
 static void test_refusals(void)
@@ -352,6 +395,7 @@ static oscar_pair *pairs_of(const golden_page *p, int is_v)
             golden_row(mean, d, h ? GOLDEN_ROW_OFFSET : GOLDEN_ROW_BELL, p->seed + 500 + h);
             pairs[h].mean = mean;
         }
+        if (!is_v) pairs[h].metric = metric_of(d, p->k_metric, p->seed + 600 + h);
     }
     return pairs;
 }
@@ -591,7 +635,7 @@ static oscar_calib *calibrate(int d, int tokens, int group, const float *q, cons
 }
 
 static oscar_rotations *solve(const oscar_calib *calib, oscar_method method, oscar_target target, int v_balanced,
-                              oscar_layer *layer)
+                              int k_metric, oscar_layer *layer)
 {
     oscar_compose compose;
     oscar_rotations *out = NULL;
@@ -599,6 +643,7 @@ static oscar_rotations *solve(const oscar_calib *calib, oscar_method method, osc
     compose.method = method;
     compose.k_target = compose.v_target = target;
     compose.v_balanced = v_balanced;
+    compose.k_metric = k_metric;
     CHECK(oscar_calib_solve(calib, &compose, &out) == OSCAR_OK);
     if (out) CHECK(oscar_rotations_layer(out, 0, layer) == OSCAR_OK);
     return out;
@@ -623,15 +668,21 @@ static void check_mean_key(const golden_compose *c, const float *got, const doub
 static void check_oscar(const golden_compose *c, const oscar_calib *calib)
 {
     oscar_layer layer;
-    oscar_rotations *r = solve(calib, OSCAR_METHOD_OSCAR, OSCAR_TARGET_DEFAULT, 0, &layer);
+    oscar_rotations *r = solve(calib, OSCAR_METHOD_OSCAR, OSCAR_TARGET_DEFAULT, 0, 0, &layer);
     if (r) {
         check_matrix(c, layer.k->to, c->oscar_k, "OSCAR K");
         check_matrix(c, layer.v->to, c->oscar_v, "OSCAR V");
-        CHECK(layer.k->dual == NULL && layer.k->mean == NULL);
+        CHECK(layer.k->dual == NULL && layer.k->mean == NULL && layer.k->metric == NULL);
+    }
+    oscar_rotations_destroy(r);
+    r = solve(calib, OSCAR_METHOD_OSCAR, OSCAR_TARGET_DEFAULT, 0, 1, &layer);
+    if (r) {
+        check_matrix(c, layer.k->to, c->oscar_k, "OSCAR K, with a metric");
+        check_matrix(c, layer.k->metric, c->oscar_k_m, "OSCAR K, M");
     }
     oscar_rotations_destroy(r);
     if (c->row_step > 1) return;
-    r = solve(calib, OSCAR_METHOD_OSCAR, OSCAR_TARGET_SELF, 0, &layer);
+    r = solve(calib, OSCAR_METHOD_OSCAR, OSCAR_TARGET_SELF, 0, -1, &layer);
     if (r) {
         check_matrix(c, layer.k->to, c->oscar_k_self, "OSCAR K, own target");
         check_matrix(c, layer.v->to, c->oscar_v_self, "OSCAR V, own target");
@@ -644,7 +695,7 @@ static void check_ablations(const golden_compose *c, const oscar_calib *calib)
 {
     double want[16 * 16];
     oscar_layer layer;
-    oscar_rotations *r = solve(calib, OSCAR_METHOD_U, OSCAR_TARGET_DEFAULT, 0, &layer);
+    oscar_rotations *r = solve(calib, OSCAR_METHOD_U, OSCAR_TARGET_DEFAULT, 0, -1, &layer);
     int i, j, k;
     if (r) check_matrix(c, layer.k->to, c->u_k, "U");
     oscar_rotations_destroy(r);
@@ -654,12 +705,12 @@ static void check_ablations(const golden_compose *c, const oscar_calib *calib)
             for (k = 0; k < 16; k++) want[i * 16 + j] += c->u_k[i * 16 + k] * golden_sign(16, k, j) / 4;
         }
     }
-    r = solve(calib, OSCAR_METHOD_UH, OSCAR_TARGET_DEFAULT, 0, &layer);
+    r = solve(calib, OSCAR_METHOD_UH, OSCAR_TARGET_DEFAULT, 0, -1, &layer);
     if (r) check_matrix(c, layer.k->to, want, "U H");
     oscar_rotations_destroy(r);
     for (i = 0; i < 16; i++)
         for (j = 0; j < 16; j++) want[i * 16 + j] = golden_sign(16, i, GOLDEN_PERM_16[j]) / 4.0;
-    r = solve(calib, OSCAR_METHOD_HP, OSCAR_TARGET_DEFAULT, 0, &layer);
+    r = solve(calib, OSCAR_METHOD_HP, OSCAR_TARGET_DEFAULT, 0, -1, &layer);
     if (r) check_matrix(c, layer.k->to, want, "H P");
     oscar_rotations_destroy(r);
 }
@@ -667,13 +718,24 @@ static void check_ablations(const golden_compose *c, const oscar_calib *calib)
 static void check_balanced(const golden_compose *c, const oscar_calib *calib)
 {
     oscar_layer layer;
-    oscar_rotations *r = solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 1, &layer);
+    oscar_rotations *r = solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 1, -1, &layer);
     if (r) {
         check_mean_key(c, layer.k->mean, c->m, "mean key");
         check_matrix(c, layer.k->to, c->balanced_k_f, "BALANCED K, F");
         check_matrix(c, layer.k->dual, c->balanced_k_b, "BALANCED K, B");
         check_matrix(c, layer.v->to, c->balanced_v_f, "BALANCED V, F");
         check_matrix(c, layer.v->dual, c->balanced_v_b, "BALANCED V, B");
+        CHECK(layer.k->metric == NULL && layer.v->metric == NULL);
+    }
+    oscar_rotations_destroy(r);
+    r = solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 1, 0, &layer);
+    if (r) {
+        check_mean_key(c, layer.k->mean, c->m, "metric, mean key");
+        check_matrix(c, layer.k->to, c->refined_k_f, "metric, F");
+        check_matrix(c, layer.k->dual, c->refined_k_b, "metric, B");
+        check_matrix(c, layer.k->metric, c->refined_k_m, "metric, M");
+        check_matrix(c, layer.v->to, c->balanced_v_f, "metric of K, F of V");
+        CHECK(layer.v->metric == NULL);
     }
     oscar_rotations_destroy(r);
 }
@@ -682,7 +744,7 @@ static void check_attention_weights(const golden_compose *c, const golden_tokens
 {
     oscar_layer layer;
     oscar_calib *calib = calibrate(c->d, c->tokens, 2, x->q, x->k, x->v, c, 0);
-    oscar_rotations *r = calib ? solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 0, &layer) : NULL;
+    oscar_rotations *r = calib ? solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 0, -1, &layer) : NULL;
     if (r) {
         check_mean_key(c, layer.k->mean, c->m_attention, "ATTENTION, mean key");
         check_matrix(c, layer.k->to, c->attention_k_f, "ATTENTION, F");
@@ -690,10 +752,13 @@ static void check_attention_weights(const golden_compose *c, const golden_tokens
         CHECK(layer.v->kind == OSCAR_HADAMARD);
     }
     oscar_rotations_destroy(r);
+    r = calib ? solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 0, 1, &layer) : NULL;
+    if (r) check_matrix(c, layer.k->metric, c->attention_k_m, "ATTENTION, M");
+    oscar_rotations_destroy(r);
     oscar_calib_destroy(calib);
     if (!c->m_rope) return;
     calib = calibrate(c->d, c->tokens, 2, x->q, x->k, x->v, c, 1);
-    r = calib ? solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 0, &layer) : NULL;
+    r = calib ? solve(calib, OSCAR_METHOD_BALANCED, OSCAR_TARGET_DEFAULT, 0, -1, &layer) : NULL;
     if (r) {
         check_mean_key(c, layer.k->mean, c->m_rope, "shifted positions, mean key");
         check_matrix(c, layer.k->to, c->rope_k_f, "shifted positions, F");
@@ -733,7 +798,7 @@ static void test_c14(void)
     v[0] = 1;
     v[17] = 2;
     calib = calibrate(16, 2, 1, q, k, v, NULL, 0);
-    r = calib ? solve(calib, OSCAR_METHOD_U, OSCAR_TARGET_DEFAULT, 0, &layer) : NULL;
+    r = calib ? solve(calib, OSCAR_METHOD_U, OSCAR_TARGET_DEFAULT, 0, -1, &layer) : NULL;
     /* C_S = U diag(0, ..., 0, 0.8, 0.8) U^T: the projection on the last two columns, 0.8 times. */
     for (i = 0; r && i < 16; i++) {
         for (j = 0; j < 16; j++) {
@@ -922,6 +987,7 @@ static void test_isa(oscar_isa isa)
     test_dense();
     test_clip();
     test_codec();
+    test_edges();
     test_refusals();
     test_pages();
     test_attention(isa == OSCAR_ISA_SCALAR ? 1e-5 : 1e-3);

@@ -289,7 +289,8 @@ static void test_refused_shapes(void)
         check_refused("field", &layer, 64, OSCAR_BF16, 1);
     }
     TEST("pairs that do not fit are refused");
-    for (i = 0; i < 4; i++) {
+    for (i = 0; i < 5; i++) {
+        static const float metric[64 * 64];
         float mean[64] = { 0 };
         memset(pairs, 0, sizeof pairs);
         layer = plain_layer(2, 64);
@@ -298,6 +299,7 @@ static void test_refused_shapes(void)
         if (i == 1) { pairs[1].kind = OSCAR_DENSE; layer.k = pairs; }          /* no matrix */
         if (i == 2) { pairs[0].mean = mean; layer.v = pairs; }                 /* V has no mean */
         if (i == 3) { pairs[1].kind = (oscar_kind)7; layer.v = pairs; }
+        if (i == 4) { pairs[1].metric = metric; layer.v = pairs; }             /* nor a metric */
         check_refused("pair", &layer, 64, OSCAR_BF16, 1);
     }
     CHECK(oscar_page_layout(NULL, 64, OSCAR_BF16, NULL, &l) == OSCAR_ERR_ARGUMENT);
@@ -399,7 +401,7 @@ static void test_random_pages(void)
         int dv = random_below(&random, 2) ? dk : other;
         int heads = 1 + random_below(&random, dk > 96 || dv > 96 ? 1 : 3);
         oscar_type k_type = (oscar_type)random_below(&random, 4), v_type = (oscar_type)random_below(&random, 4);
-        float *room = (float *)malloc((size_t)(heads * (2 * dk * dk + dk + 2 * dv * dv + dv)) * sizeof(float));
+        float *room = (float *)malloc((size_t)(heads * (3 * dk * dk + dk + 2 * dv * dv + dv)) * sizeof(float));
         oscar_pair pairs[6];
         oscar_layer layer = ref_random_layer(&random, heads, 1 + random_below(&random, 3), dk, dv, room, pairs);
         int p = tokens[random_below(&random, 6)];

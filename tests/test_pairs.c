@@ -1,4 +1,5 @@
-/* test_pairs.c - transform pairs and layers: their norm, what is refused, and how rotations complete a layer. */
+/* test_pairs.c - transform pairs and layers: their norm, what is refused, how rotations complete a layer, and metrics
+   in caches. */
 
 #define OSCAR_IMPLEMENTATION
 #include "oscar.h"
@@ -165,20 +166,22 @@ static int bad_layers(bad_layer *out, oscar_pair *pairs)
     BAD(softcap, NAN, OSCAR_ERR_ARGUMENT, "softcap");
     BAD(k, pairs, OSCAR_ERR_SHAPE, "dim");            /* pairs[0] has another dimension */
     BAD(v, pairs + 1, OSCAR_ERR_ARGUMENT, "mean");    /* V with a mean */
+    BAD(v, pairs + 3, OSCAR_ERR_ARGUMENT, "metric");  /* V with a metric */
 #undef BAD
     return n;
 }
 
 static void test_refused_layers(void)
 {
-    static float mean[64];
-    oscar_pair pairs[3];
+    static float mean[64], metric[64 * 64];
+    oscar_pair pairs[5];
     bad_layer bad[32];
     int i, n;
     memset(pairs, 0, sizeof pairs);
     pairs[0].dim = 32;
-    pairs[1].dim = pairs[2].dim = 64;
+    pairs[1].dim = pairs[2].dim = pairs[3].dim = pairs[4].dim = 64;
     pairs[1].mean = mean;
+    pairs[4].metric = metric;                         /* of the second head */
     n = bad_layers(bad, pairs);
     TEST("C4.3 layers that do not fit are refused with a sentence that names the field, by resolve, layout and cache");
     for (i = 0; i < n; i++) {
@@ -242,7 +245,15 @@ static void test_bad_pairs(void)
     CHECK(oscar_cache_create(&desc, &cache) == OSCAR_ERR_NUMERIC);
     f[77] = HUGE_VALF;
     CHECK(oscar_cache_create(&desc, &cache) == OSCAR_ERR_NUMERIC);
+    f[77] = NAN;
+    pair.kind = OSCAR_HADAMARD;
+    pair.to = NULL;
+    pair.metric = f;
+    CHECK(oscar_cache_create(&desc, &cache) == OSCAR_ERR_NUMERIC);
     f[77] = 0;
+    pair.metric = NULL;
+    pair.kind = OSCAR_DENSE;
+    pair.to = f;
     layer = plain_layer(2, 1, 64);
     layer.v_dim = 128;
     layer.v_bits = 16;
@@ -294,6 +305,116 @@ static void test_apply(void)
     CHECK(oscar_rotations_apply(rotations, 1, &hooks, &layer) == OSCAR_ERR_ARGUMENT);
     CHECK(oscar_rotations_apply(rotations, 0, &hooks, NULL) == OSCAR_ERR_ARGUMENT);
     oscar_rotations_destroy(rotations);
+}
+
+/* ---- metrics ---- */
+
+enum { METRIC_DIM = 32, METRIC_HEADS = 2 };
+
+static oscar_cache *metric_cache(const oscar_layer *layer, const oscar_rotations *rotations)
+{
+    oscar_cache_desc desc = plain_desc(layer, 1);
+    oscar_cache *cache = NULL;
+    desc.sink = desc.recent = -1;
+    desc.rotations = rotations;
+    CHECK(oscar_cache_create(&desc, &cache) == OSCAR_OK);
+    if (!cache) exit(2);
+    return cache;
+}
+
+static oscar_view metric_rows(void)
+{
+    static float rows[64 * METRIC_HEADS * METRIC_DIM];
+    test_random r = { 9 };
+    oscar_view view;
+    int i;
+    for (i = 0; i < 64 * METRIC_HEADS * METRIC_DIM; i++) rows[i] = (float)random_normal(&r);
+    memset(&view, 0, sizeof view);
+    view.data = rows;
+    return view;
+}
+
+/* Appends a page of keys and saves it: size bytes, which end with the page as it is. */
+static unsigned char *metric_page(oscar_cache *cache, size_t *size)
+{
+    oscar_batch batch = { 0, 0, 64 };
+    oscar_view view = metric_rows();
+    unsigned char *blob;
+    CHECK(oscar_cache_open(cache, &batch.seq) == OSCAR_OK);
+    CHECK(oscar_cache_reserve(cache, batch.seq, 64, 0) == OSCAR_OK);
+    CHECK(oscar_append(cache, 0, &batch, 1, &view, &view) == OSCAR_OK);
+    CHECK(oscar_cache_save(cache, batch.seq, NULL, 0, size) == OSCAR_OK);
+    blob = (unsigned char *)malloc(*size);
+    CHECK(oscar_cache_save(cache, batch.seq, blob, *size, size) == OSCAR_OK);
+    return blob;
+}
+
+static void test_metric(void)
+{
+    enum { D = METRIC_DIM, HASH = 16 };
+    static float metric[METRIC_HEADS][D * D];
+    test_random r = { 8 };
+    oscar_layer plain = plain_layer(2, METRIC_HEADS, D), layer = plain, applied;
+    oscar_pair pairs[METRIC_HEADS];
+    oscar_rotations *rotations = NULL;
+    oscar_cache *with, *from_file, *without;
+    oscar_layout layout;
+    oscar_view rows = metric_rows();
+    unsigned char *blob[3], *page;
+    void *scratch;
+    oscar_seq seq = 0;
+    size_t size[3];
+    int h, i, j;
+    memset(pairs, 0, sizeof pairs);
+    for (h = 0; h < METRIC_HEADS; h++) {
+        double a[D];
+        for (i = 0; i < D; i++) a[i] = random_normal(&r);
+        for (i = 0; i < D; i++)
+            for (j = 0; j < D; j++) metric[h][i * D + j] = (float)(a[i] * a[j] + (i == j ? 0.5 : 0));
+        pairs[h].dim = D;
+        pairs[h].metric = metric[h];
+    }
+    layer.k = pairs;
+
+    CHECK(oscar_page_layout(&layer, 0, OSCAR_BF16, NULL, &layout) == OSCAR_OK);
+    page = (unsigned char *)malloc(layout.bytes);
+    scratch = oscar__alloc(NULL, layout.scratch);
+    CHECK(oscar_page_write(&layout, &rows, &rows, page, scratch) == OSCAR_OK);
+    oscar__free(NULL, scratch, layout.scratch);
+
+    TEST("a cache keeps its own copy of the metrics, each head's; rotations bring them into a layer");
+    CHECK(oscar_rotations_create(&layer, 1, NULL, NULL, &rotations) == OSCAR_OK);
+    applied = plain;
+    CHECK(oscar_rotations_apply(rotations, 0, NULL, &applied) == OSCAR_OK && applied.k && applied.k[1].metric);
+    CHECK(!memcmp(applied.k[1].metric, metric[1], sizeof metric[1]) && applied.k[0].kind == OSCAR_HADAMARD);
+    with = metric_cache(&layer, NULL);
+    from_file = metric_cache(&plain, rotations);
+    without = metric_cache(&plain, NULL);
+    oscar_rotations_destroy(rotations);
+    memset(metric, 0, sizeof metric);          /* the caches have theirs */
+    memset(pairs, 0xff, sizeof pairs);
+    blob[0] = metric_page(with, &size[0]);
+    blob[1] = metric_page(from_file, &size[1]);
+    blob[2] = metric_page(without, &size[2]);
+    CHECK(size[0] == size[1] && !memcmp(blob[0], blob[1], size[0]));
+    CHECK(!memcmp(blob[0] + size[0] - layout.bytes, page, layout.bytes));
+    free(page);
+
+    TEST("a metric decides bytes, and not how they are read: the configuration is the same");
+    CHECK(size[0] == size[2] && memcmp(blob[0], blob[2], size[0]));
+    CHECK(!memcmp(blob[0], blob[2], HASH + 8));
+    CHECK(oscar_cache_restore(without, blob[0], size[0], &seq) == OSCAR_ERR_FULL);   /* one sequence at a time */
+    oscar_cache_destroy(without);
+    without = metric_cache(&plain, NULL);
+    CHECK(oscar_cache_restore(without, blob[0], size[0], &seq) == OSCAR_OK);
+    free(blob[2]);
+    blob[2] = (unsigned char *)malloc(size[0]);
+    CHECK(oscar_cache_save(without, seq, blob[2], size[0], &size[2]) == OSCAR_OK);
+    CHECK(size[2] == size[0] && !memcmp(blob[0], blob[2], size[0]));
+    for (i = 0; i < 3; i++) free(blob[i]);
+    oscar_cache_destroy(with);
+    oscar_cache_destroy(from_file);
+    oscar_cache_destroy(without);
 }
 
 /* ---- misuse of the page level ---- */
@@ -367,6 +488,7 @@ int main(void)
     test_bad_pairs();
     test_huge();
     test_apply();
+    test_metric();
     test_empty_layout();
     test_nan_query();
     return test_end("test_pairs");

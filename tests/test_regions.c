@@ -4,15 +4,6 @@
 #include "test.h"
 #include "cache_model.h"
 
-static oscar_layer small_layer(void)
-{
-    oscar_layer l;
-    memset(&l, 0, sizeof l);
-    l.q_heads = l.kv_heads = 1;
-    l.k_dim = 16;
-    return l;
-}
-
 static int twin_make(twin *t, const oscar_cache_desc *d)
 {
     if (!twin_create(t, d, 1)) return 0;

@@ -4,12 +4,9 @@
 #include "test.h"
 #include "cache_model.h"
 
-static oscar_layer small_layer(int bits)
+static oscar_layer layer_of_bits(int bits)
 {
-    oscar_layer l;
-    memset(&l, 0, sizeof l);
-    l.q_heads = l.kv_heads = 1;
-    l.k_dim = 16;
+    oscar_layer l = small_layer();
     l.k_bits = l.v_bits = bits;
     return l;
 }
@@ -77,8 +74,8 @@ static void test_sizes(void)
     twin t;
     size_t i;
     TEST("C8.2 the size asked for is the size written, and nothing behind it");
-    l[0] = small_layer(2);
-    l[1] = small_layer(4);
+    l[0] = layer_of_bits(2);
+    l[1] = layer_of_bits(4);
     d = model_desc(l, 2, 1, 80);
     for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         size_t asked = 0, written = 0, expect, j, h;
@@ -110,7 +107,7 @@ static void test_sizes(void)
 static void test_odd_addresses(void)
 {
     static const oscar_type types[3] = { OSCAR_BF16, OSCAR_F16, OSCAR_F32 };
-    oscar_layer l = small_layer(2);
+    oscar_layer l = layer_of_bits(2);
     oscar_cache_desc d = model_desc(&l, 1, 2, 8);
     twin t;
     int i, off;
@@ -240,7 +237,7 @@ static void test_configuration(void)
 /* A blob of n tokens of one small layer, every truncation and every single-bit change of which must be refused. */
 static void damage_run(int bits, int n, int cut)
 {
-    oscar_layer l = small_layer(bits);
+    oscar_layer l = layer_of_bits(bits);
     oscar_cache_desc d = model_desc(&l, 1, 3, 6);
     unsigned char *blob, *exact;
     size_t size, i;
@@ -299,7 +296,7 @@ static void test_damage(void)
 static void test_arguments(void)
 {
     model_memory memory;
-    oscar_layer l = small_layer(2);
+    oscar_layer l = layer_of_bits(2);
     oscar_cache_desc d = model_desc(&l, 1, 2, 6);
     unsigned char *blob;
     size_t size, asked;
@@ -448,7 +445,7 @@ static void hostile_run(const oscar_layer *l, oscar_type window_type, int rounds
 
 static void test_hostile(void)
 {
-    oscar_layer l = small_layer(2);
+    oscar_layer l = layer_of_bits(2);
     model_pairs k, v;
     TEST("a blob with bad numbers and a right checksum does no harm");
     hostile_run(&l, OSCAR_BF16, 200);
