@@ -519,8 +519,8 @@ typedef struct oscar_rope {
      ropes, shifts        copied; ropes: one a layer (or NULL); each chunk is counted once as given and once for each of
                           the shift_count (up to 64) offsets in positions, q and k turned alike, which leaves logits
                           unchanged and covers positions that short chunks do not reach
-     shift_weight         what such a copy weighs against the chunk as given, 0 = 1, up to 1: a little is enough to cover
-                          far positions, and costs little at near ones */
+     shift_weight         what such a copy weighs against the chunk as given, 0 = 1, up to 1: a little is enough to
+                          cover far positions, and costs little at near ones */
 typedef struct oscar_calib_desc {
     const oscar_layer *layers;
     int layer_count;

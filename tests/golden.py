@@ -1449,9 +1449,9 @@ def edge(bits, seed):
 
 
 def emit_edges():
-    comment("FLOAT rows of 16 channels with metric STEEP of seed + 7000, UNBIASED, fp16. With these bits in one channel, "
-            "and with the next float above, codes differ: one rounding in another place, and they would not. Hash of the "
-            "codes and bits of the scale of both.")
+    comment("FLOAT rows of 16 channels with metric STEEP of seed + 7000, UNBIASED, fp16. With these bits in one "
+            "channel, and with the next float above, codes differ: one rounding in another place, and they would "
+            "not. Hash of the codes and bits of the scale of both.")
     emit("typedef struct {")
     emit("    int bits;")
     emit("    int32_t seed;")

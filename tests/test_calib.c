@@ -1186,6 +1186,66 @@ static void test_shifts(void)
             }
 }
 
+/* Moments of a chunk with shifts of a weight; weight -1: without shifts. */
+static void weighted_shifts(double weight, oscar_weights weights, double *moments[2])
+{
+    enum { TOKENS = 80, DIM = 32 };
+    static const int shifts[2] = { 300, 5000 };
+    oscar_layer layer = make_layer(2, 1, DIM);
+    oscar_calib_desc desc = make_desc(&layer, 1, OSCAR_SUM_Q | OSCAR_SUM_K, weights);
+    oscar_rope rope;
+    oscar_calib *calib;
+    oscar_chunk chunk;
+    test_random r;
+    float *q, *k;
+    memset(&rope, 0, sizeof rope);
+    desc.sink = 4;
+    desc.recent = 8;
+    desc.ropes = &rope;
+    desc.shifts = shifts;
+    desc.shift_count = weight < 0 ? 0 : 2;
+    desc.shift_weight = weight < 0 ? 0 : weight;
+    calib = create(&desc);
+    r.state = 72;
+    q = random_rows(&r, TOKENS * 2, DIM, 0.3, 0.3);
+    k = random_rows(&r, TOKENS, DIM, 0.3, 1);
+    chunk = make_chunk(TOKENS, q, k, NULL, NULL);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK);
+    moments[0] = moment(calib, 0, 0, OSCAR__C_Q);
+    moments[1] = moment(calib, 0, 0, OSCAR__C_K);
+    oscar_calib_destroy(calib);
+    free(q);
+    free(k);
+}
+
+static void test_shift_weight(void)
+{
+    enum { DIM = 32 };
+    int weights, which, i;
+    TEST("a shifted copy weighs shift_weight, 0 counts as 1");
+    for (weights = OSCAR_WEIGHTS_ATTENTION; weights <= OSCAR_WEIGHTS_PLAIN; weights++) {
+        double *none[2], *full[2], *one[2], *some[2];
+        weighted_shifts(-1, (oscar_weights)weights, none);
+        weighted_shifts(0, (oscar_weights)weights, full);
+        weighted_shifts(1, (oscar_weights)weights, one);
+        weighted_shifts(0.125, (oscar_weights)weights, some);
+        for (which = 0; which < 2; which++) {
+            CHECK(apart(full[which], one[which], DIM * DIM) < 1e-15);
+            CHECK(apart(full[which], some[which], DIM * DIM) > 1e-3);
+            for (i = 0; i < DIM * DIM; i++) {   /* full = (none + copies) / 3, some = (none + copies / 8) / 1.25 */
+                double copies = 3 * full[which][i] - none[which][i];
+                none[which][i] = (none[which][i] + 0.125 * copies) / 1.25;
+            }
+            CHECK_MSG(apart(none[which], some[which], DIM * DIM) < 1e-9,
+                      ("    %.3g\n", apart(none[which], some[which], DIM * DIM)));
+            free(none[which]);
+            free(full[which]);
+            free(one[which]);
+            free(some[which]);
+        }
+    }
+}
+
 /* ---- composing ---- */
 
 static const oscar_method all_methods[] = { OSCAR_METHOD_BALANCED, OSCAR_METHOD_OSCAR, OSCAR_METHOD_HADAMARD,
@@ -2039,7 +2099,7 @@ static void test_misuse(void)
     for (n = 0; n < TOKENS * 2 * DIM; n++) x[n] = (float)((n * 37 % 101) - 50) / 50.0f;
 
     TEST("create refuses what it cannot use, with a sentence");
-    for (n = 0; n < 17; n++) {
+    for (n = 0; n < 20; n++) {
         oscar_layer odd = layer;
         desc = good;
         desc.layers = &odd;
@@ -2064,6 +2124,9 @@ static void test_misuse(void)
         case 13: rope.base = -1; break;
         case 14: rope.frequencies = bad_frequency; bad_frequency[7] = HUGE_VAL; break;
         case 15: desc.shift_count = 65; break;
+        case 16: desc.shift_weight = -0.1; break;
+        case 17: desc.shift_weight = 1.5; break;
+        case 18: desc.shift_weight = (double)NAN; break;
         default: rope.base = (double)NAN;
         }
         p.errors = 0;
@@ -2267,6 +2330,7 @@ int main(void)
     test_attention();
     test_attention_limits();
     test_shifts();
+    test_shift_weight();
     test_methods();
     test_orthogonal_structure();
     test_balanced();
