@@ -3600,6 +3600,8 @@ static int command_ppl(engine *e, const options *o)
     ok = settings_bits(e, set.layers, &bits);   /* before the long work: it knows what the settings cannot be */
     exact = ok ? exact_rows(e, &text) : NULL;
     ok = exact != NULL;
+    if (ok && 4.0 * text.chunks * chunk * e->m.vocabulary <= 1e9)   /* twice needed, where a gigabyte holds them */
+        ok = keep_logits(e, exact, (int64_t)text.chunks * chunk);
     for (i = 0; ok && i < text.chunks; i++)
         ok = score_chunk(e, text.ids + (int64_t)i * text.tokens, text.tokens, from,
                          exact + (size_t)i * (size_t)text.tokens * (size_t)e->m.width, NULL, &plain, NULL);
@@ -3608,6 +3610,7 @@ static int command_ppl(engine *e, const options *o)
         ok = (!o->fold || model_fold(e, &set)) && evaluate(e, &text, exact, attend_cached, &cached, from, &s);
         if (ok) print_score(o->method ? o->method : o->rotations ? "rotations" : "hadamard", &s, bits);
     }
+    keep_logits(e, NULL, 0);
     free(exact);
     free(text.ids);
     settings_free(&set);
