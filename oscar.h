@@ -101,11 +101,12 @@
        k' = (k - m) F    q' = q B    so that q'.k' = q.(k - m)         v' = v F    o = o' B^T
 
    calibrate  sums over the model's own q, k, v (2.6) -> pairs. BALANCED makes row energy and query energy equally flat
-              over the channels; OSCAR rotates with the eigenvectors of the query covariance. Thousands of tokens, in
-              chunks as long as the contexts to be served, or with joint RoPE shifts.
+              over the channels, with a metric M for K; OSCAR rotates with the eigenvectors of the query covariance.
+              Thousands of tokens, in chunks as long as the contexts to be served, or with joint RoPE shifts.
    fold       optional: V's F into W_V and its B into W_O (oscar_fold_v, oscar_fold_o): no V transform at run time.
    append     rows enter the windows as given, rounded to the window type. When `recent` has a page of tokens to spare,
-              the oldest 64 become a page of history: transformed, page mean subtracted where that helps, quantised.
+              the oldest 64 become a page of history: transformed, page mean subtracted where that helps, quantised;
+              where K has a metric, its codes are then chosen for the queries (oscar_codec).
    attend     one softmax over sink, history and recent. q' serves the pages, q the windows; the parts are joined by
               log-sum-exp. Every partial result is (o normalised, lse), so parts join over threads and machines.
 
