@@ -1201,6 +1201,7 @@ static void check_pairs(engine *e, const options *o)
         desc.ropes = &turn;
         desc.shifts = c.shifts;
         desc.shift_count = c.shift_count;
+        desc.shift_weight = 0.1;
         CHECK(!oscar_calib_create(&desc, &sums));
         for (chunk = 0; chunk < c.text.chunks; chunk++) {
             oscar_chunk rows;
