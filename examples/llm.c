@@ -751,6 +751,12 @@ static void row_floats(int type, const unsigned char *row, int64_t n, float *out
     t->floats(row, n / t->values, out);
 }
 
+/* Row r of a weight as floats. */
+static void tensor_row(const tensor *t, int64_t r, float *out)
+{
+    row_floats(t->type, t->data + (size_t)r * row_bytes(t->type, t->shape[0]), t->shape[0], out);
+}
+
 /* == 4 TOKENIZER ================================================================================================== */
 
 /* Text to ids and back, with the vocabulary in the model file. Two kinds (tokenizer.ggml.model):
@@ -1819,13 +1825,11 @@ static void product_job(void *context, int64_t first, int64_t last)
 {
     matrix_product *p = (matrix_product *)context;
     int64_t n = p->w->shape[0], rows = p->w->shape[1], r, i, t;
-    size_t bytes = row_bytes(p->w->type, n);
     float *w = (float *)allocate((size_t)n * BLOCK_ROWS, sizeof *w);
     if (!w) { p->failed = 1; return; }
     for (r = first; r < last; r += BLOCK_ROWS) {
         int64_t count = last - r < BLOCK_ROWS ? last - r : BLOCK_ROWS;
-        for (i = 0; i < count; i++)
-            row_floats(p->w->type, p->w->data + (size_t)(r + i) * bytes, n, w + i * n);
+        for (i = 0; i < count; i++) tensor_row(p->w, r + i, w + i * n);
         product_rows(p, count, w, p->y + r);
         for (t = 0; p->bias && t < p->tokens; t++)
             for (i = 0; i < count; i++) p->y[t * rows + r + i] += p->bias[r + i];
@@ -1921,7 +1925,7 @@ static int model_bias(model *m, int layer, int which, const char *name, int64_t 
     if (!t) return 1;
     *memory = (float *)allocate((size_t)n, sizeof **memory);
     if (!*memory) return 0;
-    row_floats(t->type, t->data, n, *memory);
+    tensor_row(t, 0, *memory);
     *out = *memory;
     return 1;
 }
@@ -2094,6 +2098,19 @@ static int model_open(const char *path, model *m)
     return complain("%s cannot be used", path);
 }
 
+/* Values of a token in q, k, v and the attention's output. */
+typedef struct row_sizes { size_t q, k, v, o; } row_sizes;
+
+static row_sizes row_sizes_of(const model *m)
+{
+    row_sizes row;
+    row.q = (size_t)m->q_heads * (size_t)m->k_dim;
+    row.k = (size_t)m->kv_heads * (size_t)m->k_dim;
+    row.v = (size_t)m->kv_heads * (size_t)m->v_dim;
+    row.o = (size_t)m->q_heads * (size_t)m->v_dim;
+    return row;
+}
+
 /* == 7 FORWARD PASS ================================================================================================ */
 
 typedef struct engine {
@@ -2219,16 +2236,15 @@ typedef struct buffers { float *h, *q, *k, *v, *o, *gate, *up; } buffers;
 
 static int buffers_create(const model *m, size_t tokens, buffers *b)
 {
-    size_t q = (size_t)m->q_heads * (size_t)m->k_dim, k = (size_t)m->kv_heads * (size_t)m->k_dim;
-    size_t v = (size_t)m->kv_heads * (size_t)m->v_dim, o = (size_t)m->q_heads * (size_t)m->v_dim;
-    size_t sum = 2 * (size_t)m->hidden + (size_t)m->width + q + k + v + o;
+    row_sizes row = row_sizes_of(m);
+    size_t sum = 2 * (size_t)m->hidden + (size_t)m->width + row.q + row.k + row.v + row.o;
     b->h = (float *)allocate(tokens, sum * sizeof(float));
     if (!b->h) return 0;
     b->q = b->h + tokens * (size_t)m->width;
-    b->k = b->q + tokens * q;
-    b->v = b->k + tokens * k;
-    b->o = b->v + tokens * v;
-    b->gate = b->o + tokens * o;
+    b->k = b->q + tokens * row.q;
+    b->v = b->k + tokens * row.k;
+    b->o = b->v + tokens * row.v;
+    b->gate = b->o + tokens * row.o;
     b->up = b->gate + tokens * (size_t)m->hidden;
     return 1;
 }
@@ -2297,11 +2313,10 @@ static int layer_forward(engine *e, int i, int64_t tokens, int64_t position, att
 
 static int embed(const model *m, const int32_t *ids, int64_t tokens, float *x)
 {
-    size_t bytes = row_bytes(m->embedding->type, m->width);
     int64_t t, i;
     for (t = 0; t < tokens; t++, x += m->width) {
         if (ids[t] < 0 || ids[t] >= m->vocabulary) return complain("token id %d is not in the vocabulary", (int)ids[t]);
-        row_floats(m->embedding->type, m->embedding->data + (size_t)ids[t] * bytes, m->width, x);
+        tensor_row(m->embedding, ids[t], x);
         for (i = 0; i < m->width; i++) x[i] *= m->embedding_scale;
     }
     return 1;
@@ -2377,20 +2392,20 @@ static void exact_job(void *context, int64_t first, int64_t last)
     exact_attention *x = (exact_attention *)context;
     const attention_input *in = x->in;
     const model *m = &x->e->m;
-    size_t row = (size_t)m->q_heads * (size_t)m->k_dim, out = (size_t)m->q_heads * (size_t)m->v_dim;
+    row_sizes row = row_sizes_of(m);
     oscar_attend_desc desc;
     oscar_row_span span;
     float *lse = (float *)allocate((size_t)(last - first), (size_t)m->q_heads * sizeof(float));
     memset(&desc, 0, sizeof desc);
     memset(&span, 0, sizeof span);
     desc.layout = &x->layout;
-    desc.q = view_of(in->q + (size_t)first * row);
+    desc.q = view_of(in->q + (size_t)first * row.q);
     desc.queries = (int)(last - first);
     desc.position = first;
     span.k = view_of(in->k);
     span.v = view_of(in->v);
     span.count = last;
-    if (!lse || !must(oscar_attend_rows(&desc, &span, 1, in->o + (size_t)first * out, lse), "attention"))
+    if (!lse || !must(oscar_attend_rows(&desc, &span, 1, in->o + (size_t)first * row.o, lse), "attention"))
         x->failed = 1;
     free(lse);
 }
@@ -2486,13 +2501,14 @@ static oscar_layer settled_layer(const engine *e, const oscar_layer *settings, i
     return layer;
 }
 
+/* Tokens of a window as oscar_cache_desc gives it: 0 = default, -1 = none. */
+static int window_tokens(int given, int otherwise) { return given ? given > 0 ? given : 0 : otherwise; }
+
 /* How many tokens can be appended at once to n: up to the next demotion, and as many as attend takes. */
 static int64_t run_of_tokens(const cached_attention *c, int64_t n, int64_t tokens)
 {
     enum { PAGE = 64 };
-    int64_t sink = c->sink ? c->sink : 64, recent = c->recent ? c->recent : 256, run, most;
-    if (sink < 0) sink = 0;
-    if (recent < 0) recent = 0;
+    int64_t sink = window_tokens(c->sink, 64), recent = window_tokens(c->recent, 256), run, most;
     run = n + 1 < sink + recent + PAGE ? sink + recent + PAGE - 1 - n : PAGE - (n + 1 - sink - recent) % PAGE;
     most = recent + 1 < PAGE ? recent + 1 : PAGE;
     if (run > most) run = most;
@@ -2501,44 +2517,50 @@ static int64_t run_of_tokens(const cached_attention *c, int64_t n, int64_t token
 
 static int cached_run(const cached_attention *c, oscar_cache *cache, oscar_seq seq, const attention_input *in)
 {
-    const model *m = &c->e->m;
-    size_t q = (size_t)m->q_heads * (size_t)m->k_dim, k = (size_t)m->kv_heads * (size_t)m->k_dim;
-    size_t v = (size_t)m->kv_heads * (size_t)m->v_dim, o = (size_t)m->q_heads * (size_t)m->v_dim;
+    row_sizes row = row_sizes_of(&c->e->m);
     int64_t n = 0;
     while (n < in->tokens) {
-        oscar_view k_view = view_of(in->k + (size_t)n * k), v_view = view_of(in->v + (size_t)n * v);
+        oscar_view k_view = view_of(in->k + (size_t)n * row.k), v_view = view_of(in->v + (size_t)n * row.v);
         oscar_batch batch;
         batch.seq = seq;
         batch.row = 0;
         batch.rows = run_of_tokens(c, n, in->tokens);
         if (!must(oscar_cache_reserve(cache, seq, batch.rows, 0), "reserve")
             || !must(oscar_append(cache, 0, &batch, 1, &k_view, &v_view), "append")
-            || !attend_cache(c->e, cache, 0, seq, batch.rows, in->q + (size_t)n * q, in->o + (size_t)n * o))
+            || !attend_cache(c->e, cache, 0, seq, batch.rows, in->q + (size_t)n * row.q, in->o + (size_t)n * row.o))
             return 0;
         n += batch.rows;
     }
     return 1;
 }
 
+/* A cache for sequences of up to `tokens` tokens. */
+static oscar_cache_desc cache_desc_of(const engine *e, const oscar_layer *layers, int count, int64_t tokens,
+                                      int sequences, int sink, int recent)
+{
+    oscar_cache_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.layers = layers;
+    desc.layer_count = count;
+    desc.max_sequences = sequences;
+    desc.max_tokens = tokens;
+    desc.max_pages = tokens / 64 + sequences;
+    desc.sink = sink;
+    desc.recent = recent;
+    desc.hooks = e->hooks;
+    return desc;
+}
+
 static int attend_cached(void *self, const attention_input *in)
 {
     const cached_attention *c = (const cached_attention *)self;
     oscar_layer layer = settled_layer(c->e, c->settings, in->layer);
-    oscar_cache_desc desc;
+    oscar_cache_desc desc = cache_desc_of(c->e, &layer, 1, in->tokens, 1, c->sink, c->recent);
     oscar_cache *cache = NULL;
     oscar_seq seq;
     int ok;
     if (in->position) return complain("the chunk must start a sequence");
-    memset(&desc, 0, sizeof desc);
-    desc.layers = &layer;
-    desc.layer_count = 1;
     desc.window_type = c->window_type;
-    desc.max_sequences = 1;
-    desc.max_tokens = in->tokens;
-    desc.sink = c->sink;
-    desc.recent = c->recent;
-    desc.max_pages = in->tokens / 64 + 1;
-    desc.hooks = c->e->hooks;
     ok = must(oscar_cache_create(&desc, &cache), "cache") && must(oscar_cache_open(cache, &seq), "open")
          && cached_run(c, cache, seq, in);
     oscar_cache_destroy(cache);
@@ -2551,14 +2573,22 @@ static int attend_cached(void *self, const attention_input *in)
    often both would choose the same token. */
 typedef struct score { double nll, kl; int64_t top1, tokens; } score;
 
+/* Where the largest of n numbers is; the first of equal ones. */
+static int64_t largest_of(const float *x, int64_t n)
+{
+    int64_t i, best = 0;
+    for (i = 0; i < n; i++) if (x[i] > x[best]) best = i;
+    return best;
+}
+
 /* log sum e^x, and where the largest is. */
 static double log_sum_exp(const float *x, int64_t n, int64_t *best)
 {
     double sum = 0;
-    float top = x[0];
+    float top;
     int64_t i, j;
-    *best = 0;
-    for (i = 0; i < n; i++) if (x[i] > top) { top = x[i]; *best = i; }
+    *best = largest_of(x, n);
+    top = x[*best];
     for (i = 0; i < n; i += 1024) {
         float part[LANES] = { 0 };
         int64_t end = i + 1024 < n ? i + 1024 : n;
@@ -2697,6 +2727,21 @@ typedef struct options {
     int tokens, chunk, chunks, sink, recent, group, k_bits, v_bits, threads, layer, fold, chat, seed;
 } options;
 
+/* Tokens that stay exact in a long context. */
+static int windows_of(const options *o) { return window_tokens(o->sink, 64) + window_tokens(o->recent, 256); }
+
+/* The first position that is scored: behind the windows, or all where the chunk has no more than them. */
+static int first_scored(const options *o, int tokens)
+{
+    return tokens <= windows_of(o) + 1 ? 0 : windows_of(o);
+}
+
+/* Tokens of a context. */
+static int chunk_of(const engine *e, const options *o)
+{
+    return o->chunk ? o->chunk : e->m.context < 2048 ? e->m.context : 2048;
+}
+
 /* How the command line names a transform, and the codec that goes with it unless options say otherwise: BALANCED has
    the unbiased fit and page means, the others are the published ones with clipping. */
 typedef struct method {
@@ -2827,10 +2872,9 @@ static int settings_create(const engine *e, const options *o, settings *s)
 static int tensor_unpack(const tensor *from, tensor *out)
 {
     int64_t n = from->shape[0], rows = from->shape[1], r;
-    size_t bytes = row_bytes(from->type, n);
     float *values = (float *)allocate((size_t)rows, (size_t)n * sizeof *values);
     if (!values) return 0;
-    for (r = 0; r < rows; r++) row_floats(from->type, from->data + (size_t)r * bytes, n, values + r * n);
+    for (r = 0; r < rows; r++) tensor_row(from, r, values + r * n);
     *out = *from;
     out->type = TYPE_F32;
     out->data = (const unsigned char *)values;
@@ -2890,9 +2934,9 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* One line on a terminal that is written over, on anything else a line now and then. */
-static int progress_quiet;   /* of a program that has its own */
+static int progress_quiet;   /* set by a program that has its own */
 
+/* One line on a terminal that is written over, on anything else a line now and then. */
 static void progress(const char *what, int done, int of)
 {
     static double last;
@@ -2945,7 +2989,7 @@ static int corpus_read(const engine *e, const char *path, int skip, int chunks, 
 typedef struct capture {
     exact_attention exact;
     float *q, *k, *v;
-    size_t q_row, k_row, v_row;    /* values a token */
+    row_sizes row;
     int chunk;
 } capture;
 
@@ -2953,9 +2997,9 @@ static int attend_captured(void *self, const attention_input *in)
 {
     capture *c = (capture *)self;
     size_t n = (size_t)in->tokens, at = (size_t)c->chunk * n;
-    memcpy(c->q + at * c->q_row, in->q, n * c->q_row * sizeof(float));
-    memcpy(c->k + at * c->k_row, in->k, n * c->k_row * sizeof(float));
-    memcpy(c->v + at * c->v_row, in->v, n * c->v_row * sizeof(float));
+    memcpy(c->q + at * c->row.q, in->q, n * c->row.q * sizeof(float));
+    memcpy(c->k + at * c->row.k, in->k, n * c->row.k * sizeof(float));
+    memcpy(c->v + at * c->row.v, in->v, n * c->row.v * sizeof(float));
     return attend_exact(&c->exact, in);
 }
 
@@ -2964,13 +3008,11 @@ static int capture_create(engine *e, const corpus *c, capture *out)
     size_t tokens = (size_t)c->chunks * (size_t)c->tokens;
     memset(out, 0, sizeof *out);
     out->exact.e = e;
-    out->q_row = (size_t)e->m.q_heads * (size_t)e->m.k_dim;
-    out->k_row = (size_t)e->m.kv_heads * (size_t)e->m.k_dim;
-    out->v_row = (size_t)e->m.kv_heads * (size_t)e->m.v_dim;
-    out->q = (float *)allocate(tokens, (out->q_row + out->k_row + out->v_row) * sizeof(float));
+    out->row = row_sizes_of(&e->m);
+    out->q = (float *)allocate(tokens, (out->row.q + out->row.k + out->row.v) * sizeof(float));
     if (!out->q) return 0;
-    out->k = out->q + tokens * out->q_row;
-    out->v = out->k + tokens * out->k_row;
+    out->k = out->q + tokens * out->row.q;
+    out->v = out->k + tokens * out->row.k;
     return 1;
 }
 
@@ -2995,9 +3037,9 @@ static oscar_chunk chunk_rows(const calibration *c, int chunk)
     size_t at = (size_t)chunk * (size_t)c->text.tokens;
     memset(&rows, 0, sizeof rows);
     rows.tokens = c->text.tokens;
-    rows.q = view_of(c->rows.q + at * c->rows.q_row);
-    rows.k = view_of(c->rows.k + at * c->rows.k_row);
-    rows.v = view_of(c->rows.v + at * c->rows.v_row);
+    rows.q = view_of(c->rows.q + at * c->rows.row.q);
+    rows.k = view_of(c->rows.k + at * c->rows.row.k);
+    rows.v = view_of(c->rows.v + at * c->rows.row.v);
     return rows;
 }
 
@@ -3135,7 +3177,7 @@ static void calibration_free(calibration *c)
 /* The pairs of every layer, from the text's own activations. */
 static int calibrate(engine *e, const options *o, const char *path, calibration *c)
 {
-    int chunk = o->chunk ? o->chunk : e->m.context < 2048 ? e->m.context : 2048;
+    int chunk = chunk_of(e, o);
     int tokens = o->tokens ? o->tokens : 16384, i;
     memset(c, 0, sizeof *c);
     c->e = e;
@@ -3218,8 +3260,7 @@ static int measure_losses(engine *e, const options *o, const oscar_layer *layers
     w.attend.cached.sink = o->sink;
     w.attend.cached.recent = o->recent;
     w.tokens = text->tokens;
-    w.from = (o->sink ? o->sink > 0 ? o->sink : 0 : 64) + (o->recent ? o->recent > 0 ? o->recent : 0 : 256);
-    if (w.from >= w.tokens - 1) w.from = 0;   /* all that there is */
+    w.from = first_scored(o, text->tokens);
     w.x = (float *)allocate((size_t)e->m.layers + 2, values * sizeof(float));
     if (!w.x) return 0;
     w.y = w.x + (size_t)e->m.layers * values;
@@ -3322,25 +3363,24 @@ static void served_close(served *s)
     s->cache = NULL;
 }
 
+/* The settled layers of a model; free them. */
+static oscar_layer *settled_layers(const engine *e, const oscar_layer *settings)
+{
+    oscar_layer *layers = (oscar_layer *)allocate((size_t)e->m.layers, sizeof *layers);
+    int i;
+    for (i = 0; layers && i < e->m.layers; i++) layers[i] = settled_layer(e, settings, i);
+    return layers;
+}
+
 static int served_open(engine *e, const oscar_layer *settings, int64_t tokens, int sequences, const options *o,
                        served *s)
 {
-    oscar_cache_desc desc;
-    oscar_layer *layers = (oscar_layer *)allocate((size_t)e->m.layers, sizeof *layers);
-    int i, ok;
+    oscar_layer *layers = settled_layers(e, settings);
+    oscar_cache_desc desc = cache_desc_of(e, layers, e->m.layers, tokens, sequences, o->sink, o->recent);
+    int ok;
     memset(s, 0, sizeof *s);
     s->e = e;
     if (!layers) return 0;
-    for (i = 0; i < e->m.layers; i++) layers[i] = settled_layer(e, settings, i);
-    memset(&desc, 0, sizeof desc);
-    desc.layers = layers;
-    desc.layer_count = e->m.layers;
-    desc.max_sequences = sequences;
-    desc.max_tokens = tokens;
-    desc.max_pages = tokens / 64 + sequences;
-    desc.sink = o->sink;
-    desc.recent = o->recent;
-    desc.hooks = e->hooks;
     ok = must(oscar_cache_create(&desc, &s->cache), "cache") && must(oscar_cache_open(s->cache, &s->seq), "open");
     free(layers);
     if (!ok) served_close(s);
@@ -3384,15 +3424,14 @@ static int served_feed(served *s, const int32_t *ids, int64_t tokens, int64_t ch
 /* The most likely token, or, at a temperature above 0, one drawn from the softmax. */
 static int32_t choose_token(const float *logits, int64_t n, double temperature, uint64_t *random)
 {
-    int64_t i, best;
-    double lse = log_sum_exp(logits, n, &best), left;
-    (void)lse;
+    int64_t i, best = largest_of(logits, n);
+    double sum = 0, left;
     if (temperature <= 0) return (int32_t)best;
     *random = *random * 6364136223846793005u + 1442695040888963407u;
     left = (double)(*random >> 11) / 9007199254740992.0;
-    for (i = 0, lse = 0; i < n; i++) lse += exp(((double)logits[i] - (double)logits[best]) / temperature);
+    for (i = 0; i < n; i++) sum += exp(((double)logits[i] - (double)logits[best]) / temperature);
     for (i = 0; i < n - 1; i++) {
-        left -= exp(((double)logits[i] - (double)logits[best]) / temperature) / lse;
+        left -= exp(((double)logits[i] - (double)logits[best]) / temperature) / sum;
         if (left < 0) break;
     }
     return (int32_t)i;
@@ -3427,27 +3466,12 @@ static int prompt_ids(const engine *e, const tokenizer *t, const options *o, int
 
 static void print_footprint(const engine *e, const oscar_layer *settings, const options *o, int64_t tokens)
 {
-    oscar_layer *layers = (oscar_layer *)allocate((size_t)e->m.layers, sizeof *layers);
-    oscar_cache_desc desc;
+    oscar_layer *layers = settled_layers(e, settings);
+    oscar_cache_desc desc = cache_desc_of(e, layers, e->m.layers, tokens, 1, o->sink, o->recent);
+    row_sizes row = row_sizes_of(&e->m);
+    double exact = 2 * (double)e->m.layers * (double)(row.k + row.v) * (double)tokens;
     oscar_footprint now;
-    double values = 0, exact;
-    int i;
-    if (!layers) return;
-    for (i = 0; i < e->m.layers; i++) {
-        layers[i] = settled_layer(e, settings, i);
-        values += (double)layers[i].kv_heads * (layers[i].k_dim + layers[i].v_dim);
-    }
-    memset(&desc, 0, sizeof desc);
-    desc.layers = layers;
-    desc.layer_count = e->m.layers;
-    desc.max_sequences = 1;
-    desc.max_tokens = tokens;
-    desc.max_pages = tokens / 64 + 1;
-    desc.sink = o->sink;
-    desc.recent = o->recent;
-    desc.hooks = e->hooks;
-    exact = 2 * values * (double)tokens;
-    if (must(oscar_cache_bytes(&desc, tokens, &now), "cache"))
+    if (layers && must(oscar_cache_bytes(&desc, tokens, &now), "cache"))
         printf("cache for %lld tokens: %.2f MB owned, %.2f bits a value held; BF16 %.2f MB\n", (long long)tokens,
                1e-6 * (double)now.total, now.held_bits, 1e-6 * exact);
     free(layers);
@@ -3511,11 +3535,6 @@ static int command_generate(engine *e, const options *o)
 }
 
 /* == 12 COMMANDS =================================================================================================== */
-
-static int windows_of(const options *o)
-{
-    return (o->sink ? o->sink > 0 ? o->sink : 0 : 64) + (o->recent ? o->recent > 0 ? o->recent : 0 : 256);
-}
 
 static int command_calibrate(engine *e, const options *o)
 {
@@ -3581,7 +3600,7 @@ static void print_score(const char *name, const score *s, double bits)
 
 static int command_ppl(engine *e, const options *o)
 {
-    int chunk = o->chunk ? o->chunk : e->m.context < 2048 ? e->m.context : 2048, i, ok, from = windows_of(o);
+    int chunk = chunk_of(e, o), from = first_scored(o, chunk), i, ok;
     cached_attention cached;
     settings set;
     corpus text;
@@ -3590,7 +3609,6 @@ static int command_ppl(engine *e, const options *o)
     double bits = 0;
     if (!settings_create(e, o, &set)) return 0;
     if (!corpus_read(e, o->text, 0, o->chunks ? o->chunks : 2, chunk, &text)) { settings_free(&set); return 0; }
-    if (chunk <= from + 1) from = 0;
     memset(&cached, 0, sizeof cached);
     memset(&plain, 0, sizeof plain);
     cached.e = e;
@@ -3705,8 +3723,8 @@ static int dump_write(FILE *f, engine *e, const corpus *text, int first, int las
     for (i = 0; ok && i < last; i++) {
         ok = forward_layers(e, i, i + 1, text->tokens, 0, attend_captured, &c, x);
         if (ok && i >= first)   /* q, k and v lie behind each other, as in the header */
-            ok = fwrite(c.q, sizeof(float), tokens * (c.q_row + c.k_row + c.v_row), f)
-                     == tokens * (c.q_row + c.k_row + c.v_row)
+            ok = fwrite(c.q, sizeof(float), tokens * (c.row.q + c.row.k + c.row.v), f)
+                     == tokens * (c.row.q + c.row.k + c.row.v)
                  || complain("the file cannot be written: %s", strerror(errno));
         progress("dump: layer", i + 1, last);
     }

@@ -116,4 +116,16 @@ static void build_pad(gguf_build *b, size_t alignment)
     while (b->size % alignment) build_int(b, 1, 0);
 }
 
+/* A byte in GPT-2's alphabet, as UTF-8: printable ones stand for themselves, the n-th of the others for U+0100 + n. */
+static size_t build_spell_byte(int byte, char *out)
+{
+    int code, n = 0;
+    for (code = 0; code < byte; code++) n += code < 33 || (code > 126 && code < 161) || code == 173;
+    code = byte < 33 || (byte > 126 && byte < 161) || byte == 173 ? 256 + n : byte;
+    if (code < 128) { out[0] = (char)code; return 1; }
+    out[0] = (char)(0xc0 | code >> 6);
+    out[1] = (char)(0x80 | (code & 63));
+    return 2;
+}
+
 #endif

@@ -69,22 +69,10 @@ static void add_bytes(void)
     }
 }
 
-/* A byte in GPT-2's alphabet, as UTF-8: printable ones stand for themselves, the n-th of the others for U+0100 + n. */
-static size_t spell_byte(int byte, char *out)
-{
-    int code, n = 0;
-    for (code = 0; code < byte; code++) n += code < 33 || (code > 126 && code < 161) || code == 173;
-    code = byte < 33 || (byte > 126 && byte < 161) || byte == 173 ? 256 + n : byte;
-    if (code < 128) { out[0] = (char)code; return 1; }
-    out[0] = (char)(0xc0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 63));
-    return 2;
-}
-
 static size_t spell_bytes(const char *name, size_t size, char *out)
 {
     size_t i, n = 0;
-    for (i = 0; i < size; i++) n += spell_byte((unsigned char)name[i], out + n);
+    for (i = 0; i < size; i++) n += build_spell_byte((unsigned char)name[i], out + n);
     return n;
 }
 

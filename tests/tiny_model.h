@@ -214,18 +214,6 @@ static void tiny_text(tiny_file *f, const char *key, const char *value)
     else build_number(&f->keys, full, type, bits);
 }
 
-/* A byte in GPT-2's alphabet: printable ones stand for themselves, the n-th of the others for U+0100 + n. */
-static size_t tiny_spell(int byte, char *out)
-{
-    int code, n = 0;
-    for (code = 0; code < byte; code++) n += code < 33 || (code > 126 && code < 161) || code == 173;
-    code = byte < 33 || (byte > 126 && byte < 161) || byte == 173 ? 256 + n : byte;
-    if (code < 128) { out[0] = (char)code; return 1; }
-    out[0] = (char)(0xc0 | code >> 6);
-    out[1] = (char)(0x80 | (code & 63));
-    return 2;
-}
-
 static void tiny_vocabulary(tiny_file *f)
 {
     static const char letters[] = "etaoinshr";
@@ -234,7 +222,7 @@ static void tiny_vocabulary(tiny_file *f)
     tiny_text(f, "tokenizer.ggml.model", "gpt2");
     tiny_text(f, "tokenizer.ggml.pre", "default");
     build_array(&f->keys, "tokenizer.ggml.tokens", GGUF_STRING, (uint64_t)count);
-    for (i = 0; i < 256; i++) build_text(&f->keys, out, tiny_spell(i, out));
+    for (i = 0; i < 256; i++) build_text(&f->keys, out, build_spell_byte(i, out));
     build_text(&f->keys, "<s>", 3);
     build_text(&f->keys, "</s>", 4);
     for (i = 0; i < pairs; i++) {
