@@ -72,7 +72,8 @@ static const table tables[TABLES] = {
       "said otherwise.", SMOL | SMOL_4K | SMOL_8K | GEMMA_4K },
     { "KL against bits", "Recommended settings, with 4-bit keys in the layers that lose most (`llm calibrate --bits`; "
       "the losses are measured on calibration text).", BOTH },
-    { "Retrieval", "Of 10 facts in a context of so many tokens: answered right, and nats a digit of the answers.",
+    { "Retrieval", "Of 10 facts hidden in so many tokens of WikiText-2: answered right, and nats a digit of the "
+      "answers.",
       BOTH },
     { "Quick run", "One chunk of 1,024 tokens, 1,024 calibration tokens: a check of the program, not a measurement.",
       QUICK },
@@ -967,15 +968,20 @@ static int ask_needles(bench *b, entry *e, const tokenizer *t, const settings *s
     needle n;
     needle_result found = { 0, 0, 0 };
     served s;
+    mapped file;
+    text prose;
     float *x = NULL, *logits = (float *)allocate((size_t)b->e.m.vocabulary, sizeof *logits);
-    int i, ok = needle_create(&b->e, t, (int)e->row->amount, &n) && logits;
+    int i, ok = logits && needle_text(EVALUATION_TEXT, &file, &prose);
+    if (!ok) { free(logits); return 0; }
+    ok = needle_create(&b->e, t, prose, (int)e->row->amount, &n);
     memset(&s, 0, sizeof s);
     if (ok) x = (float *)allocate((size_t)n.count, (size_t)b->e.m.width * sizeof *x);
     ok = ok && x && served_open(&b->e, set->layers, n.count + 128, 2, &l->o, &s)
          && served_feed(&s, n.ids, n.count, l->o.chunk, x);
     for (i = 0; ok && i < NEEDLE_ASKED; i++)
-        ok = needle_ask(&n, &s, (int)((2 * i + 1) * (int64_t)n.facts / (2 * NEEDLE_ASKED)), x, logits, &found);
+        ok = needle_ask(&n, &s, i, x, logits, &found);
     served_close(&s);
+    unmap_file(&file);
     free(n.ids);
     free(x);
     free(logits);

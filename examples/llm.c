@@ -2948,8 +2948,8 @@ static void progress(const char *what, int done, int of)
 }
 
 /* Token ids of a text in chunks of equal length, [chunks][tokens]; each starts with the BOS token where the model has
-   one (in place of its first token). `chunks` 0: as many as the text gives. */
-typedef struct corpus { int32_t *ids; int chunks, tokens; } corpus;
+   one (in place of its first token). `chunks` 0: as many as the text gives. whole: tokens of the text. */
+typedef struct corpus { int32_t *ids; int chunks, tokens, whole; } corpus;
 
 static int corpus_read(const engine *e, const char *path, int skip, int chunks, int tokens, corpus *out)
 {
@@ -2970,6 +2970,7 @@ static int corpus_read(const engine *e, const char *path, int skip, int chunks, 
     }
     unmap_file(&file);
     if (!ok) return 0;
+    out->whole = count;
     count = count > skip ? count - skip : 0;
     if (!chunks) chunks = count / tokens;
     if (!chunks || count / tokens < chunks) {
@@ -3187,6 +3188,8 @@ static int calibrate(engine *e, const options *o, const char *path, calibration 
     if (tokens < chunk) chunk = tokens;
     if (o->metric && strcmp(o->metric, "on") && strcmp(o->metric, "off"))
         return complain("--metric is on or off, not %s", o->metric);
+    if (o->metric && !strcmp(o->metric, "on") && o->method && strcmp(o->method, "balanced"))
+        return complain("--metric on needs --method balanced: %s has no metric", o->method);
     if (!c->how || !corpus_read(e, path, 0, tokens / chunk, chunk, &c->text) || !shifts_parse(c)
         || !capture_create(e, &c->text, &c->rows))
         return 0;
@@ -3310,13 +3313,11 @@ static int calibration_budget(const calibration *c, const char *path, oscar_laye
 {
     corpus text;
     double *kl = (double *)allocate((size_t)c->e->m.layers, sizeof *kl);
-    int used = c->text.chunks * c->text.tokens, i, ok, quiet = llm_quiet;
+    int skip = c->text.chunks * c->text.tokens, i, ok;
     if (!kl) return 0;
-    llm_quiet = 1;
-    ok = corpus_read(c->e, path, used, 1, c->text.tokens, &text);
-    llm_quiet = quiet;
-    if (!ok) ok = corpus_read(c->e, path, used - c->text.tokens, 1, c->text.tokens, &text);
-    ok = ok && measure_losses(c->e, c->o, layers, &text, kl) && spend_bits(c->e, kl, c->o->bits, layers);
+    if (c->text.whole - skip < c->text.tokens) skip -= c->text.tokens;
+    ok = corpus_read(c->e, path, skip, 1, c->text.tokens, &text)
+         && measure_losses(c->e, c->o, layers, &text, kl) && spend_bits(c->e, kl, c->o->bits, layers);
     for (i = 0; ok && i < c->e->m.layers; i++)
         if (layers[i].k_bits == 4) printf("layer %d alone loses %.5f nat: its keys get 4 bits\n", i, kl[i]);
     free(text.ids);
@@ -3752,54 +3753,98 @@ static int command_dump(engine *e, const options *o)
 
 /* ---- retrieval ----------------------------------------------------------------------------------------------- */
 
-/* A context of sentences "The code of the NAME is NUMBER.", each name once, then a question for one of them. The
-   prompt enters the cache once; each question goes to a fork of the sequence, so it reads the quantised history. */
+/* Prose with ten sentences "The code of the NAME is NUMBER." at depths of 5 %, 15 %, ... The context enters the
+   cache once; each question goes to a fork of the sequence, so it reads the quantised history. */
 
-enum { NEEDLE_ASKED = 10 };   /* questions a context, at depths 5 %, 15 %, ... */
+enum { NEEDLE_ASKED = 10 };
+
+/* The prose where the command line names no text. */
+static const char needle_prose[] =
+    "The grass is green and the sky is blue. A bus stops in front of the library every hour. Most people here "
+    "work in the harbour or on one of the farms. In winter the days are short, and snow covers the hills. Bread "
+    "is baked in the morning and sold until noon. The old church was repaired after the storm. Children learn "
+    "to swim in the lake. A letter takes three days to arrive. Rain fell all night, and the streets are still "
+    "wet. The museum shows paintings of ships and of the sea. Nobody remembers who planted the trees along the "
+    "road. At the corner a man sells apples and pears. The train to the coast leaves in the evening. Music "
+    "could be heard from the open windows. ";
 
 static void needle_name(int i, char *out, size_t size)
 {
-    static const char *const first[] = { "red", "green", "blue", "small", "old", "new", "cold", "warm", "dark",
-        "bright", "quiet", "quick", "wild", "gentle", "brave", "clever", "golden", "silver", "iron", "wooden", "round",
-        "tall", "hidden", "happy", "hungry", "lonely" };
-    static const char *const second[] = { "river", "house", "horse", "garden", "tower", "forest", "bridge", "valley",
-        "lion", "eagle", "ship", "castle", "market", "school", "train", "island", "mountain", "window", "piano", "lamp",
-        "road", "farm", "city", "door", "table", "clock" };
-    int n = (int)(sizeof first / sizeof *first), k = i * 7 % (n * n);   /* 7: no two neighbours share a word */
-    snprintf(out, size, "%s %s", first[k % n], second[(k / n + k) % n]);
+    static const char *const names[NEEDLE_ASKED] = { "red river", "old castle", "silver train", "quiet garden",
+        "brave lion", "wooden bridge", "golden piano", "hidden valley", "cold island", "tall tower" };
+    snprintf(out, size, "%s", names[i]);
 }
 
 static int needle_number(int i) { return 1000 + (int)((uint32_t)(i + 1) * 2654435761u >> 8) % 9000; }
 
-typedef struct needle { const engine *e; const tokenizer *t; int32_t *ids; int count, facts; } needle;
+typedef struct needle { const engine *e; const tokenizer *t; int32_t *ids; int count; } needle;
 
-static int needle_encode(const needle *n, const char *sentence, int32_t **ids, int *count)
+static int needle_encode(const needle *n, text sentence, int32_t **ids, int *count)
 {
-    return tokenizer_encode(n->t, text_of(sentence), 0, ids, count);
+    return tokenizer_encode(n->t, sentence, 0, ids, count);
 }
 
-/* Facts up to `tokens` tokens. */
-static int needle_create(const engine *e, const tokenizer *t, int tokens, needle *n)
+static int needle_fact(const needle *n, int i, int32_t **ids, int *count)
 {
+    char name[64], sentence[128];
+    needle_name(i, name, sizeof name);
+    snprintf(sentence, sizeof sentence, " The code of the %s is %d.", name, needle_number(i));
+    return needle_encode(n, text_of(sentence), ids, count);
+}
+
+/* The next sentence or line of *prose, which comes round again when it ends. */
+static text needle_sentence(text prose, size_t *at)
+{
+    text s;
+    size_t end;
+    if (*at >= prose.size) *at = 0;
+    for (end = *at + 1; end < prose.size; end++)
+        if (prose.at[end - 1] == '\n' || (prose.at[end] == ' ' && prose.at[end - 1] == '.' && end - *at > 20)) break;
+    s.at = prose.at + *at;
+    s.size = end - *at;
+    *at = end;
+    return s;
+}
+
+static void needle_append(needle *n, int32_t *ids, int count)
+{
+    memcpy(n->ids + n->count, ids, (size_t)count * sizeof *ids);
+    n->count += count;
+    free(ids);
+}
+
+/* At most `tokens` tokens, all facts among them. The caller frees n->ids, also after a failure. */
+static int needle_create(const engine *e, const tokenizer *t, text prose, int tokens, needle *n)
+{
+    int32_t *facts[NEEDLE_ASKED] = { NULL }, *ids;
+    int size[NEEDLE_ASKED], room = tokens, used = 0, placed = 0, count, i, ok = 1;
+    size_t at = 0;
     memset(n, 0, sizeof *n);
     n->e = e;
     n->t = t;
     n->ids = (int32_t *)allocate((size_t)tokens, sizeof *n->ids);
     if (!n->ids) return 0;
-    if (t->add_bos && t->bos >= 0) n->ids[n->count++] = t->bos;
-    for (;; n->facts++) {
-        char name[64], sentence[128];
-        int32_t *ids;
-        int count;
-        needle_name(n->facts, name, sizeof name);
-        snprintf(sentence, sizeof sentence, "%sThe code of the %s is %d.", n->facts ? " " : "", name,
-                 needle_number(n->facts));
-        if (!needle_encode(n, sentence, &ids, &count)) return 0;
-        if (n->count + count > tokens || n->facts == 676) { free(ids); return 1; }
-        memcpy(n->ids + n->count, ids, (size_t)count * sizeof *ids);
-        n->count += count;
-        free(ids);
+    if (t->add_bos && t->bos >= 0) { n->ids[n->count++] = t->bos; room--; }
+    for (i = 0; i < NEEDLE_ASKED && ok; i++) {
+        ok = needle_fact(n, i, &facts[i], &size[i]);
+        if (ok) room -= size[i];
     }
+    if (ok && room < tokens / 4)
+        ok = complain("--lengths: %d tokens are too short for %d facts in prose", tokens, (int)NEEDLE_ASKED);
+    while (ok) {
+        ok = needle_encode(n, needle_sentence(prose, &at), &ids, &count);
+        if (ok && !count && !used && at >= prose.size) ok = complain("the text has no sentence to hide facts in");
+        if (!ok) break;
+        while (placed < NEEDLE_ASKED && used + count > (2 * placed + 1) * (int64_t)room / (2 * NEEDLE_ASKED)) {
+            needle_append(n, facts[placed], size[placed]);
+            facts[placed++] = NULL;
+        }
+        if (used + count > room) { free(ids); break; }
+        used += count;
+        needle_append(n, ids, count);
+    }
+    for (i = 0; i < NEEDLE_ASKED; i++) free(facts[i]);
+    return ok;
 }
 
 typedef struct needle_result { int right, asked; double nll; } needle_result;
@@ -3813,10 +3858,10 @@ static int needle_ask(const needle *n, const served *context, int fact, float *x
     int count, answer_count = 0, i, ok, right = 1;
     double nll = 0;
     needle_name(fact, name, sizeof name);
-    snprintf(question, sizeof question, " Question: what is the code of the %s? Answer: The code of the %s is", name,
-             name);
+    snprintf(question, sizeof question, "\n\nQuestion: What is the code of the %s?\nAnswer: The code of the %s is",
+             name, name);
     snprintf(answer, sizeof answer, " %d", needle_number(fact));
-    ok = needle_encode(n, question, &ids, &count) && needle_encode(n, answer, &digits, &answer_count)
+    ok = needle_encode(n, text_of(question), &ids, &count) && needle_encode(n, text_of(answer), &digits, &answer_count)
          && must(oscar_cache_fork(context->cache, context->seq, n->count, &fork.seq), "fork");
     if (ok) {
         for (i = 0; ok && i < count; i++) ok = served_feed(&fork, ids + i, 1, 1, x);
@@ -3853,7 +3898,7 @@ static int needle_run(engine *e, const needle *n, const oscar_layer *layers, con
          && served_feed(&s, n->ids, n->count, o->chunk ? o->chunk : n->count, x);
     for (i = 0; ok && i < NEEDLE_ASKED; i++) {
         int before = r.right;
-        ok = needle_ask(n, &s, (int)((2 * i + 1) * (int64_t)n->facts / (2 * NEEDLE_ASKED)), x, logits, &r);
+        ok = needle_ask(n, &s, i, x, logits, &r);
         marks[i] = r.right > before ? '+' : '-';
     }
     if (ok) {
@@ -3896,13 +3941,28 @@ static int needle_methods(engine *e, const needle *n, const options *o)
     return ok;
 }
 
+/* The prose of a file, or the built-in one; *file stays mapped as long as the text is used. */
+static int needle_text(const char *path, mapped *file, text *prose)
+{
+    file->bytes = NULL;
+    *prose = text_of(needle_prose);
+    if (!path) return 1;
+    if (!map_file(path, file)) return 0;
+    prose->at = (const char *)file->bytes;
+    prose->size = file->size;
+    return 1;
+}
+
 static int command_needle(engine *e, const options *o)
 {
     const char *at = o->lengths ? o->lengths : "512,1024,2048,4096";
     tokenizer t;
+    mapped file;
+    text prose;
     int ok;
     if (!tokenizer_create(&e->m.data, &t)) return 0;
-    for (ok = 1; ok && *at;) {
+    ok = needle_text(o->text, &file, &prose);
+    while (ok && *at) {
         char *end;
         long length = strtol(at, &end, 10);
         needle n;
@@ -3910,10 +3970,11 @@ static int command_needle(engine *e, const options *o)
             ok = complain("--lengths is a list of token counts such as 512,2048, not %s", o->lengths);
             break;
         }
-        ok = needle_create(e, &t, (int)length, &n) && needle_methods(e, &n, o);
+        ok = needle_create(e, &t, prose, (int)length, &n) && needle_methods(e, &n, o);
         free(n.ids);
         at = *end ? end + 1 : end;
     }
+    if (file.bytes) unmap_file(&file);
     tokenizer_free(&t);
     return ok;
 }
@@ -3934,7 +3995,8 @@ static const command commands[] = {
       "perplexity, KL divergence and top-1 agreement with the cache, decode attention; --method --rotations --chunks" },
     { "generate", "MODEL PROMPT", 1, 0, command_generate,
       "streams text, prints tokens/s and the cache's bytes; --chat --temperature --seed --tokens --fold" },
-    { "needle", "MODEL", 0, 0, command_needle, "retrieval of facts from long contexts; --lengths --rotations A,B" },
+    { "needle", "MODEL [TEXT]", 0, 0, command_needle,
+      "retrieval of facts hidden in prose, TEXT's or built-in; --lengths --rotations A,B" },
     { "chunks", "MODEL TEXT", 1, 0, command_chunks, "the same tokens in one chunk, in several, and one by one" },
     { "dump", "MODEL TEXT -o FILE", 1, 1, command_dump, "q, k, v as safetensors; --tokens --layer" },
 };

@@ -1320,8 +1320,10 @@ static void test_ppl(void)
     runs("chunks @/llama.gguf @/text --chunk 200 --sink 16 --recent 32");
     CHECK(figure("figure llm.chunking.bf16.128 ") < 1e-5 && figure("figure llm.chunking.bf16.1 ") < 1e-5);
     CHECK(figure("figure llm.chunking.int2.1 ") > 1e-5);
-    runs("needle @/llama.gguf --lengths 300 --sink 16 --recent 32 --rotations @/oscar");
+    runs("needle @/llama.gguf --lengths 900 --sink 16 --recent 32 --rotations @/oscar");
     CHECK(strstr(said, "bf16") && strstr(said, "oscar") && strstr(said, "of 10 right"));
+    runs("needle @/llama.gguf @/text --lengths 900,1000 --sink 16 --recent 32 --method hadamard");
+    CHECK(strstr(said, "figure llm.needle.900.hadamard.nll") && strstr(said, "figure llm.needle.1000.bf16.nll"));
 }
 
 /* ---- 12: dump, generate ---- */
@@ -1500,7 +1502,10 @@ static void test_options(void)
     fails("calibrate @/llama.gguf @/text -o @/x --chunk 100 --tokens 400", "longer than sink + recent");
     fails("calibrate @/llama.gguf @/text -o @/absent/x --chunk 100 --tokens 400 --sink 8 --recent 16", "absent");
     fails("calibrate @/llama.gguf @/text -o @/x --weights heavy --chunk 100 --tokens 400", "--weights");
+    fails("calibrate @/llama.gguf @/text -o @/x --method oscar --metric on --chunk 100 --tokens 400", "--metric on");
     fails("needle @/llama.gguf --lengths 5", "--lengths");
+    fails("needle @/llama.gguf --lengths 100", "too short");
+    fails("needle @/llama.gguf @/absent --lengths 900", "absent");
     fails("needle @/llama.gguf --lengths 512,x", "--lengths");
     fails("generate @/nobos.gguf ", "prompt is empty");
 }
