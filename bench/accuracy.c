@@ -33,7 +33,7 @@ typedef struct setup {
 enum {
     SMOL = 1, GEMMA = 2, GEMMA_2K = 4, SMOL_4K = 8, SMOL_8K = 16, GEMMA_4K = 32, QUICK_SMOL = 64, QUICK_GEMMA = 128,
     GEMMA_8K = 256,
-    BOTH = SMOL | GEMMA, QUICK = QUICK_SMOL | QUICK_GEMMA
+    BOTH = SMOL | GEMMA, LONG = SMOL_4K | SMOL_8K | GEMMA_4K | GEMMA_8K, QUICK = QUICK_SMOL | QUICK_GEMMA
 };
 
 static const setup setups[] = {
@@ -72,7 +72,7 @@ static const table tables[TABLES] = {
     { "Text of another kind", "Calibrated on source code and technical prose (oscar.h and the documents here).", BOTH },
     { "Calibration tokens", "From WikiText-2, in chunks of the table above; no shifts.", BOTH },
     { "Longer contexts", "One chunk each. Calibrated on chunks of 2,048 (SmolLM2) and 1,024 tokens (Gemma3) where not "
-      "said otherwise.", SMOL | SMOL_4K | SMOL_8K | GEMMA_4K | GEMMA_8K },
+      "said otherwise.", SMOL | LONG },
     { "KL against bits", "Recommended settings, with 4-bit keys in the layers that lose most (`llm calibrate --bits`; "
       "the losses are measured on calibration text).", BOTH },
     { "Retrieval", "Of 10 facts hidden in so many tokens of WikiText-2: answered right, and nats a digit of the "
@@ -179,7 +179,7 @@ static const row rows[] = {
     { TOKENS, BOTH, CACHE, "attention.many", "BALANCED, attention weights, 16,384 / 12,288", NO_METRIC "--shifts none",
       "--page-mean off", { 0.0267, 0.0170 }, 0, 0 },
 
-    { CONTEXTS, SMOL_4K | SMOL_8K | GEMMA_4K | GEMMA_8K, CACHE, "hadamard_clip", "HADAMARD (QuaRot), clip", NULL,
+    { CONTEXTS, LONG, CACHE, "hadamard_clip", "HADAMARD (QuaRot), clip", NULL,
       "--method hadamard", { 0.220, 0 }, 0, 0 },
     { CONTEXTS, SMOL_4K | GEMMA_4K, CACHE, "oscar_head", "OSCAR per head, clip", OSCAR_FEW, "", { 0.208, 0 }, 0, 0 },
     { CONTEXTS, SMOL_4K, CACHE, "attention", "BALANCED, attention weights, no page mean, 4,096 tokens, no shifts",
@@ -190,9 +190,8 @@ static const row rows[] = {
       "--shift-weight 0.1", "", { 0, 0 }, 0, 0 },
     { CONTEXTS, SMOL | SMOL_4K | SMOL_8K, CACHE, "shifted100", "the same, shifts of weight 1", "--tokens 4096 "
       "--shift-weight 1", "", { 0, 0 }, 0, 0 },
-    { CONTEXTS, SMOL_4K | SMOL_8K | GEMMA_4K | GEMMA_8K, CACHE, "many", "BALANCED recommended, but no shifts",
-      "--shifts none", "", { 0, 0 }, 0, 0 },
-    { CONTEXTS, SMOL_4K | SMOL_8K | GEMMA_4K | GEMMA_8K, CACHE, "recommended", "BALANCED recommended", "", "", { 0, 0 }, 0, 0 },
+    { CONTEXTS, LONG, CACHE, "many", "BALANCED recommended, but no shifts", "--shifts none", "", { 0, 0 }, 0, 0 },
+    { CONTEXTS, LONG, CACHE, "recommended", "BALANCED recommended", "", "", { 0, 0 }, 0, 0 },
     { CONTEXTS, SMOL_4K | SMOL_8K | GEMMA_4K, CACHE, "many.chunk4k", "the same from chunks of 4,096, no shifts",
       "--chunk 4096 --shifts none", "", { 0, 0 }, 0, 0 },
 
