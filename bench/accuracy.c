@@ -1320,7 +1320,8 @@ static int plot_points(const entry *entries, int count, int setup_bit, point *po
     return n;
 }
 
-/* Where a label goes: -1 left of the axis, 1 in a column beside the 2-bit points, 2 right and 3 left of its point. */
+/* Where a label goes: -1 left of the axis, 1 in a column beside the 2-bit points, 2 right of its point, 3 left of it,
+   lower where 2 may be in the way. */
 static int plot_side(const point *p)
 {
     if (p->x > plot_x(2.9)) return p->x > plot_x(3.8) ? 3 : 2;
@@ -1343,8 +1344,9 @@ static void plot_labels(FILE *f, point *points, int n)
             free_from = p->label_y + 13;
             if (sides[s] < 2) fprintf(f, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#bdc1c6\"/>\n",
                                       p->x, p->y, left ? x + 3 : x - 3, p->label_y);
-            fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\" text-anchor=\"%s\">%s</text>\n", x, p->label_y + 3,
-                    left ? "end" : "start", p->label);
+            fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" class=\"label\" text-anchor=\"%s\">%s</text>\n", x,
+                    p->label_y + (sides[s] == 3 && p->y < plot_y(0.003) ? 16 : 3), left ? "end" : "start",
+                    sides[s] == 2 && !strncmp(p->label, "recommended, ", 13) ? p->label + 13 : p->label);
         }
     }
 }
