@@ -364,7 +364,7 @@ static void page_job(void *context, int64_t first, int64_t last)
 {
     baseline *b = (baseline *)context;
     const model *m = &b->e->m;
-    int64_t sink = b->sink < 0 ? 0 : b->sink ? b->sink : 64, page, t;
+    int64_t sink = window_tokens(b->sink, 64), page, t;
     for (page = first; page < last; page++) {
         float *k = b->k_read + (sink + page * PAGE) * m->kv_heads * m->k_dim;
         float *v = b->v_read + (sink + page * PAGE) * m->kv_heads * m->v_dim;
@@ -380,7 +380,7 @@ static void page_job(void *context, int64_t first, int64_t last)
 
 static int64_t history_of(const baseline *b, int64_t tokens)
 {
-    int64_t sink = b->sink < 0 ? 0 : b->sink ? b->sink : 64, recent = b->recent < 0 ? 0 : b->recent ? b->recent : 256;
+    int64_t sink = window_tokens(b->sink, 64), recent = window_tokens(b->recent, 256);
     return tokens > sink + recent ? (tokens - sink - recent) / PAGE * PAGE : 0;
 }
 
@@ -401,11 +401,12 @@ static void baseline_job(void *context, int64_t first, int64_t last)
 {
     baseline *b = (baseline *)context;
     const model *m = &b->e->m;
-    int64_t sink = b->sink < 0 ? 0 : b->sink ? b->sink : 64, run;
+    int64_t run;
     float *lse = (float *)allocate(PAGE, (size_t)m->q_heads * sizeof *lse);
     if (!lse) { b->failed = 1; return; }
     for (run = first; run < last; run++) {
         int64_t at = b->start[run], end = b->start[run + 1], history = history_of(b, end);
+        int64_t sink = window_tokens(b->sink, 64);
         oscar_attend_desc desc;
         oscar_row_span spans[3];
         int count = 0;
@@ -413,7 +414,6 @@ static void baseline_job(void *context, int64_t first, int64_t last)
         if (sink) spans[count++] = span_of(b, b->k, b->v, 0, sink);
         if (history) spans[count++] = span_of(b, b->k_read, b->v_read, sink, sink + history);
         if (sink + history < end) spans[count++] = span_of(b, b->k, b->v, sink + history, end);
-        sink = b->sink < 0 ? 0 : b->sink ? b->sink : 64;
         memset(&desc, 0, sizeof desc);
         desc.layout = &b->layout;
         desc.q = view_of(b->in->q + at * m->q_heads * m->k_dim);
@@ -968,25 +968,15 @@ static int run_baseline(bench *b, entry *e, const line *l, score *s)
 static int ask_needles(bench *b, entry *e, const tokenizer *t, const settings *set, const line *l)
 {
     needle n;
-    needle_result found = { 0, 0, 0 };
-    served s;
+    needle_result found;
     mapped file;
     text prose;
-    float *x = NULL, *logits = (float *)allocate((size_t)b->e.m.vocabulary, sizeof *logits);
-    int i, ok = logits && needle_text(EVALUATION_TEXT, &file, &prose);
-    if (!ok) { free(logits); return 0; }
-    ok = needle_create(&b->e, t, prose, (int)e->row->amount, &n);
-    memset(&s, 0, sizeof s);
-    if (ok) x = (float *)allocate((size_t)n.count, (size_t)b->e.m.width * sizeof *x);
-    ok = ok && x && served_open(&b->e, set->layers, n.count + 128, 2, &l->o, &s)
-         && served_feed(&s, n.ids, n.count, l->o.chunk, x);
-    for (i = 0; ok && i < NEEDLE_ASKED; i++)
-        ok = needle_ask(&n, &s, i, x, logits, &found);
-    served_close(&s);
+    int ok;
+    if (!needle_text(EVALUATION_TEXT, &file, &prose)) return 0;
+    ok = needle_create(&b->e, t, prose, (int)e->row->amount, &n)
+         && needle_answers(&b->e, &n, set->layers, &l->o, &found);
     unmap_file(&file);
     free(n.ids);
-    free(x);
-    free(logits);
     if (!ok) return 0;
     e->r.kl = found.nll / found.asked;
     e->r.top1 = (double)found.right / found.asked;

@@ -3847,7 +3847,7 @@ static int needle_create(const engine *e, const tokenizer *t, text prose, int to
     return ok;
 }
 
-typedef struct needle_result { int right, asked; double nll; } needle_result;
+typedef struct needle_result { int right, asked; double nll; char marks[NEEDLE_ASKED + 1]; } needle_result;
 
 /* Asks for one fact: the mean negative log-likelihood of its digits, and whether each is the most likely token. */
 static int needle_ask(const needle *n, const served *context, int fact, float *x, float *logits, needle_result *r)
@@ -3884,34 +3884,38 @@ static int needle_ask(const needle *n, const served *context, int fact, float *x
     return ok;
 }
 
-/* All questions over one context with one kind of cache. */
-static int needle_run(engine *e, const needle *n, const oscar_layer *layers, const options *o, const char *name)
+/* All questions over one context with one kind of cache. marks: + or - for each of them. */
+static int needle_answers(engine *e, const needle *n, const oscar_layer *layers, const options *o, needle_result *r)
 {
     float *x = (float *)allocate((size_t)n->count, (size_t)e->m.width * sizeof *x);
     float *logits = (float *)allocate((size_t)e->m.vocabulary, sizeof *logits);
-    needle_result r = { 0, 0, 0 };
-    char marks[NEEDLE_ASKED + 1] = { 0 };
     served s;
     int i, ok;
+    memset(r, 0, sizeof *r);
     memset(&s, 0, sizeof s);
     ok = x && logits && served_open(e, layers, n->count + 128, 2, o, &s)
          && served_feed(&s, n->ids, n->count, o->chunk ? o->chunk : n->count, x);
     for (i = 0; ok && i < NEEDLE_ASKED; i++) {
-        int before = r.right;
-        ok = needle_ask(n, &s, i, x, logits, &r);
-        marks[i] = r.right > before ? '+' : '-';
-    }
-    if (ok) {
-        printf("%6d tokens  %-14s %2d of %d right  %s  %.3f nat a digit\n", n->count, name, r.right, r.asked, marks,
-               r.nll / r.asked);
-        printf("figure llm.needle.%d.%s.nll %.4g nat\n", n->count > 100 ? (n->count + 50) / 100 * 100 : n->count, name,
-               r.nll / r.asked);
-        fflush(stdout);
+        int before = r->right;
+        ok = needle_ask(n, &s, i, x, logits, r);
+        r->marks[i] = r->right > before ? '+' : '-';
     }
     served_close(&s);
     free(x);
     free(logits);
     return ok;
+}
+
+static int needle_run(engine *e, const needle *n, const oscar_layer *layers, const options *o, const char *name)
+{
+    needle_result r;
+    if (!needle_answers(e, n, layers, o, &r)) return 0;
+    printf("%6d tokens  %-14s %2d of %d right  %s  %.3f nat a digit\n", n->count, name, r.right, r.asked, r.marks,
+           r.nll / r.asked);
+    printf("figure llm.needle.%d.%s.nll %.4g nat\n", n->count > 100 ? (n->count + 50) / 100 * 100 : n->count, name,
+           r.nll / r.asked);
+    fflush(stdout);
+    return 1;
 }
 
 /* Exact, then --method or each of the files of --rotations (a list with commas), for each of --lengths. */
