@@ -52,7 +52,11 @@
    3.14 PAGER
    3.15 CACHE
    3.16 ATTENTION OVER THE CACHE
-   3.17 INSTRUCTION SETS
+   3.17 KERNELS: AVX2
+   3.18 KERNELS: AVX-512
+   3.19 KERNELS: AMX
+   3.20 KERNELS: NEON
+   3.21 WHICH INSTRUCTION SET
 
    == 1.1 QUICK START
 
@@ -172,6 +176,9 @@
        OSCAR_MALLOC(size), OSCAR_FREE(pointer)   both or none; default malloc and free
        OSCAR_ASSERT(x)        default assert
        OSCAR_NO_STDIO         no oscar_rotations_save and _load; neither stdio nor assert
+       OSCAR_NO_SIMD          scalar code only
+       OSCAR_NO_AVX2, OSCAR_NO_AVX512    without that instruction set and those that need it
+       OSCAR_NO_ATOMICS       the instruction set is chosen by a plain store: call oscar_isa_force once before threads
        NDEBUG                 no asserts
 
    Needs IEEE arithmetic and an fmaf that rounds once: -ffast-math and its parts are refused; -ffp-contract and
@@ -1007,9 +1014,10 @@ typedef enum oscar_isa {
     OSCAR_ISA_AUTO, OSCAR_ISA_SCALAR, OSCAR_ISA_AVX2, OSCAR_ISA_AVX512, OSCAR_ISA_AMX, OSCAR_ISA_NEON, OSCAR_ISA_COUNT
 } oscar_isa;
 
-/* This version has SCALAR only. active: the one in use (never AUTO). force: for tests and comparisons, process-wide;
-   AUTO returns to the best one. One that is not in this build or not on this machine is ERR_ISA and changes nothing; no
-   oscar_isa at all, ERR_ARGUMENT. */
+/* The best one of this machine is found at the first use. active: the one in use (never AUTO). force: for tests and
+   comparisons, process-wide; AUTO returns to the best one. One that is not in this build or not on this machine is
+   ERR_ISA and changes nothing; no oscar_isa at all, ERR_ARGUMENT. Bytes are the same on all of them, attention is
+   within the tolerance of manual 1.5. AVX2 needs FMA and F16C, too, AVX512 BW, DQ, VL and VNNI, NEON dot products. */
 OSCAR_API oscar_isa oscar_isa_active(void);
 OSCAR_API oscar_result oscar_isa_force(oscar_isa isa);
 OSCAR_API const char *oscar_isa_name(oscar_isa isa);
@@ -1109,6 +1117,53 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #undef OSCAR__TEXT
     return (int)result >= 0 && (int)result < (int)OSCAR_RESULT_COUNT ? texts[(int)result] : "not an oscar_result";
 }
+
+/* ---- instruction sets: which there are, the table of kernels ---- */
+
+/* One function is compiled for each instruction set in this one translation unit: a target attribute on every function
+   that names a vector type (also on inline helpers), no compiler flag. Kernels of a set are in a section of their own
+   (3.17 on); the sections before call them through the table that oscar__kernels_now gives. Every kernel writes what
+   its scalar version writes, bit for bit, but those of attention. */
+#if !defined(OSCAR_NO_SIMD) && (defined(__x86_64__) || defined(_M_X64))
+#  if !defined(OSCAR_NO_AVX2)
+#    define OSCAR__HAS_AVX2 1
+#  endif
+#  if !defined(OSCAR_NO_AVX512) && defined(OSCAR__HAS_AVX2)
+#    define OSCAR__HAS_AVX512 1
+#  endif
+#endif
+#if defined(OSCAR__HAS_AVX2)
+#  include <immintrin.h>
+#  if defined(_MSC_VER)
+#    include <intrin.h>
+#  else
+#    include <cpuid.h>
+#  endif
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__AVX2 __attribute__((target("avx2,fma,f16c")))
+#  define OSCAR__AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")))
+#else   /* MSVC emits any intrinsic without being asked */
+#  define OSCAR__AVX2
+#  define OSCAR__AVX512
+#endif
+#if defined(_MSC_VER)
+#  define OSCAR__INLINE static __forceinline
+#elif defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__INLINE static inline __attribute__((always_inline))
+#else
+#  define OSCAR__INLINE static
+#endif
+
+/* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects.
+
+     fwht    x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n] */
+typedef struct oscar__kernels {
+    oscar_isa isa;
+    void (*fwht)(int n, float *x);
+} oscar__kernels;
+
+static const oscar__kernels *oscar__kernels_now(void);   /* 3.21 */
 
 /* == 3.2 SIZES, TEXT, LOG, MEMORY == */
 
@@ -8728,16 +8783,139 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
     return OSCAR_OK;
 }
 
-/* == 3.17 INSTRUCTION SETS == */
+/* == 3.17 KERNELS: AVX2 == */
+#if defined(OSCAR__HAS_AVX2)
 
-/* The scalar code is the specification, and so far the only path. */
+#endif /* OSCAR__HAS_AVX2 */
 
-OSCAR_API oscar_isa oscar_isa_active(void) { return OSCAR_ISA_SCALAR; }
+/* == 3.18 KERNELS: AVX-512 == */
+#if defined(OSCAR__HAS_AVX512)
+
+#endif /* OSCAR__HAS_AVX512 */
+
+/* == 3.19 KERNELS: AMX == */
+
+/* == 3.20 KERNELS: NEON == */
+
+/* == 3.21 WHICH INSTRUCTION SET == */
+
+static const oscar__kernels oscar__scalar_kernels = {
+    OSCAR_ISA_SCALAR, oscar__fwht_row
+};
+#if defined(OSCAR__HAS_AVX2)
+static const oscar__kernels oscar__avx2_kernels = {
+    OSCAR_ISA_AVX2, oscar__fwht_row
+};
+#endif
+#if defined(OSCAR__HAS_AVX512)
+static const oscar__kernels oscar__avx512_kernels = {
+    OSCAR_ISA_AVX512, oscar__fwht_row
+};
+#endif
+
+#if defined(OSCAR__HAS_AVX2)
+
+/* registers: eax, ebx, ecx, edx of a leaf; zeros where the processor has no such leaf. */
+static void oscar__cpuid(unsigned leaf, unsigned subleaf, unsigned registers[4])
+{
+#if defined(_MSC_VER)
+    int words[4] = { 0 }, i;
+    __cpuid(words, 0);
+    if ((unsigned)words[0] >= leaf) __cpuidex(words, (int)leaf, (int)subleaf);
+    else memset(words, 0, sizeof words);
+    for (i = 0; i < 4; i++) registers[i] = (unsigned)words[i];
+#else
+    memset(registers, 0, 4 * sizeof *registers);
+    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf)
+        __cpuid_count(leaf, subleaf, registers[0], registers[1], registers[2], registers[3]);
+#endif
+}
+
+/* The register state that the operating system saves. */
+static uint64_t oscar__xgetbv(void)
+{
+#if defined(_MSC_VER)
+    return _xgetbv(0);
+#else
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+#endif
+}
+
+static int oscar__all_bits(uint64_t word, uint64_t bits) { return (word & bits) == bits; }
+
+#endif
+
+/* NULL if it is not in this build or not on this machine. */
+static const oscar__kernels *oscar__kernels_of(oscar_isa isa)
+{
+#if defined(OSCAR__HAS_AVX2)
+    unsigned one[4], seven[4];
+    uint64_t saved = 0;
+    int avx2, avx512;
+    oscar__cpuid(1, 0, one);
+    oscar__cpuid(7, 0, seven);
+    if (one[2] >> 27 & 1) saved = oscar__xgetbv();   /* OSXSAVE */
+    avx2 = oscar__all_bits(one[2], 1u << 12 | 1u << 29) /* FMA, F16C */ && oscar__all_bits(seven[1], 1u << 5)
+           && oscar__all_bits(saved, 6);
+    avx512 = avx2 && oscar__all_bits(seven[1], 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
+             && oscar__all_bits(seven[2], 1u << 11) /* VNNI */ && oscar__all_bits(saved, 0xe6);
+    if (isa == OSCAR_ISA_AVX2 && avx2) return &oscar__avx2_kernels;
+#if defined(OSCAR__HAS_AVX512)
+    if (isa == OSCAR_ISA_AVX512 && avx512) return &oscar__avx512_kernels;
+#else
+    (void)avx512;
+#endif
+#endif
+    return isa == OSCAR_ISA_SCALAR ? &oscar__scalar_kernels : NULL;
+}
+
+static const oscar__kernels *oscar__kernels_best(void)
+{
+    int isa;
+    for (isa = OSCAR_ISA_COUNT - 1; isa > OSCAR_ISA_SCALAR; isa--) {
+        const oscar__kernels *kernels = oscar__kernels_of((oscar_isa)isa);
+        if (kernels) return kernels;
+    }
+    return &oscar__scalar_kernels;
+}
+
+/* The table in use, NULL before the first call. Threads that race write the same value. */
+#if defined(OSCAR_NO_ATOMICS)
+static const oscar__kernels *oscar__kernels_used;
+#  define OSCAR__LOAD(p) (p)
+#  define OSCAR__STORE(p, value) ((p) = (value))
+#elif defined(_MSC_VER)
+static const oscar__kernels *volatile oscar__kernels_used;   /* an aligned pointer is read and written whole */
+#  define OSCAR__LOAD(p) (p)
+#  define OSCAR__STORE(p, value) ((p) = (value))
+#else
+static const oscar__kernels *oscar__kernels_used;
+#  define OSCAR__LOAD(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
+#  define OSCAR__STORE(p, value) __atomic_store_n(&(p), (value), __ATOMIC_RELAXED)
+#endif
+
+static const oscar__kernels *oscar__kernels_now(void)
+{
+    const oscar__kernels *kernels = OSCAR__LOAD(oscar__kernels_used);
+    if (!kernels) {
+        kernels = oscar__kernels_best();
+        OSCAR__STORE(oscar__kernels_used, kernels);
+    }
+    return kernels;
+}
+
+OSCAR_API oscar_isa oscar_isa_active(void) { return oscar__kernels_now()->isa; }
 
 OSCAR_API oscar_result oscar_isa_force(oscar_isa isa)
 {
+    const oscar__kernels *kernels;
     if ((int)isa < OSCAR_ISA_AUTO || (int)isa >= OSCAR_ISA_COUNT) return OSCAR_ERR_ARGUMENT;
-    return isa == OSCAR_ISA_AUTO || isa == OSCAR_ISA_SCALAR ? OSCAR_OK : OSCAR_ERR_ISA;
+    kernels = isa == OSCAR_ISA_AUTO ? oscar__kernels_best() : oscar__kernels_of(isa);
+    if (!kernels) return OSCAR_ERR_ISA;
+    OSCAR__STORE(oscar__kernels_used, kernels);
+    return OSCAR_OK;
 }
 
 OSCAR_API const char *oscar_isa_name(oscar_isa isa)
