@@ -744,6 +744,12 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
 OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *page, int first, int count,
                                        const oscar_out *k, const oscar_out *v, void *scratch);
 
+/* How the vector kernels of attention round queries and weights before they multiply codes (manual 1.5); rows that are
+   not codes, and the scalar code, do not round. DEFAULT = HIGH.
+     HIGH   to 15 bits: |o - ref| / |ref| at most 1e-3, as a rule below 1e-4
+     LOW    to 8 and 7 bits: at most 1e-2, in about two thirds of the time */
+typedef enum oscar_precision { OSCAR_PRECISION_DEFAULT, OSCAR_PRECISION_HIGH, OSCAR_PRECISION_LOW } oscar_precision;
+
 /* What attends. Query i of q is at position position + i in the sequence.
      q           [queries][q_heads][k_dim], plain
      head_first  KV heads head_first .. head_first + head_count - 1 are computed, head_count 0 = all from head_first on;
@@ -754,6 +760,7 @@ typedef struct oscar_attend_desc {
     int queries;
     int64_t position;
     int head_first, head_count;
+    oscar_precision precision;
 } oscar_attend_desc;
 
 /* Pages in order. Either pages (count pointers), or pool and ids: page i is at (char *)pool + ids[i] * layout.bytes.
@@ -898,6 +905,7 @@ OSCAR_API oscar_result oscar_seq_can(const oscar_pager *pager, oscar_seq seq, os
                           create.
      window_type          DEFAULT = BF16; type of the exact rows
      max_sequences        each costs sink + recent + page_tokens - 1 + max(1, max_draft) exact rows a layer, also unused
+     precision            of attention; changes no byte of the cache
      the others           as in oscar_pager_desc */
 typedef struct oscar_cache_desc {
     const oscar_layer *layers;
@@ -908,6 +916,7 @@ typedef struct oscar_cache_desc {
     int64_t max_pages, max_tokens;
     int sink, recent, page_tokens, max_draft;
     oscar_hooks hooks;
+    oscar_precision precision;
 } oscar_cache_desc;
 
 /* Bytes, asked for before anything is paid, and what a value costs. tokens: of one sequence, for the bits.
@@ -1155,12 +1164,59 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #  define OSCAR__INLINE static
 #endif
 
+/* 64 tokens of one side of a KV head in a page, as codes. scale, minimum: fp16 of the first of them in group 0;
+   minimum NULL: the code `centre` stands for 0. tokens: of the page, from a group's metadata to the next. ahead: bytes
+   from here to what is read next, for the cache. */
+typedef struct oscar__codes {
+    const unsigned char *codes, *scale, *minimum;
+    ptrdiff_t ahead;
+    float centre;
+    int bits, dim, group, tokens;
+} oscar__codes;
+
+/* What attention does in vectors, for four queries at a time (3.13): `count` is 1 to 4, arrays have room for 4. limbs: 1
+   or 2, the bytes of a number that is multiplied with codes; limb: [dim / 16][4 queries][2][16].
+
+     widen     `rows` rows of `type` from x on, `stride` bytes apart, rounded to `round`, as out [rows][dim]; finite
+               where they are rounded
+     products  out[query][row] = x_query . m_row of floats, strides in bytes
+     combine   out[query][dim] += sum over rows of weight[query][row] m_row
+     limbs     number `query` of x [dim] -> limb; step and sum of each group [dim / group][4]. What limb holds times
+               step is close to x, and sum is exactly its sum. Not finite: step and sum are NaN
+     mean      out[query] = what limb holds . bytes [dim]
+     score     products of queries with 64 keys, score[query][64]. low: -centre sum, or sum where there are minima;
+               start[0][4], start[1][4]: what is added in rows whose sign bit is clear, and set
+     softmax   score [query][64], times scale, capped if cap > 0 -> weights exp(logit - top). Tokens first[query] ..
+               end[query] - 1 count (both NULL: all), the others get 0. Updates top and sum; 1 if some top grew: then
+               sums of before are to be multiplied by factor
+     rescale   acc[query][dim] *= factor[query]
+     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value */
+typedef struct oscar__attend_kernels {
+    void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
+                  float *out);
+    void (*products)(int count, int rows, int dim, const float *x, ptrdiff_t x_stride, const void *m,
+                     ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
+    void (*combine)(int count, int rows, int dim, const float *weight, ptrdiff_t weight_stride, const void *m,
+                    ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
+    void (*limbs)(int limbs, int dim, int group, int query, const float *x, signed char *limb, float *step, float *sum);
+    void (*mean)(int limbs, int dim, int group, const unsigned char *bytes, const signed char *limb, const float *step,
+                 float *out);
+    void (*score)(int count, int limbs, const oscar__codes *k, const signed char *limb, const float *step,
+                  const float *low, const float *start, float *score);
+    int (*softmax)(int count, float scale, float cap, const int *first, const int *end, float *score, float *top,
+                   float *sum, float *factor);
+    void (*rescale)(int count, int dim, const float *factor, float *acc);
+    void (*blend)(int count, int limbs, const oscar__codes *v, const float *weight, float *acc);
+} oscar__attend_kernels;
+
 /* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects.
 
-     fwht    x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n] */
+     fwht    x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
+     attend  kernels of attention (3.13), NULL: attention in double */
 typedef struct oscar__kernels {
     oscar_isa isa;
     void (*fwht)(int n, float *x);
+    const oscar__attend_kernels *attend;
 } oscar__kernels;
 
 static const oscar__kernels *oscar__kernels_now(void);   /* 3.21 */
@@ -6339,6 +6395,7 @@ enum {
 typedef struct oscar__queries {
     const oscar_layer *layer;
     int head, count;
+    oscar_precision precision;
     int64_t position[OSCAR__QUERIES];
     float q[OSCAR__VALUES];                       /* [count][k_dim] */
     int tokens[OSCAR__QUERIES];
@@ -6395,11 +6452,12 @@ static oscar__query_place oscar__query_at(const oscar_layer *layer, int head, in
 }
 
 /* Queries first .. first + count - 1 of a KV head; row `row` of q is that of token 0, at `position`. */
-static void oscar__queries_load(const oscar_layer *layer, const oscar_view *q, int64_t row, int64_t position, int head,
-                                int64_t first, int count, oscar__queries *out)
+static void oscar__queries_load(const oscar_layer *layer, oscar_precision precision, const oscar_view *q, int64_t row,
+                                int64_t position, int head, int64_t first, int count, oscar__queries *out)
 {
     int j;
     out->layer = layer;
+    out->precision = precision;
     out->head = head;
     out->count = count;
     for (j = 0; j < count; j++) {
@@ -6627,13 +6685,198 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
     }
 }
 
+/* ---- vectors ---- */
+
+/* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time and
+   64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales of
+   V, are rounded to 15 bits (one limb: 8 and 7) of the largest one of a query and group, and split into signed bytes, n =
+   128 high + low. Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
+   query, and an output for the rounded weights. The order of operations of a query does not depend on the others. */
+typedef struct oscar__vectors {
+    const oscar__attend_kernels *kernels;
+    int limbs, count, dim;                     /* queries, and channels of V */
+    float scale, cap;
+    float *acc;                                /* [count, rounded up to fours][dim]; touched by kernels and memcpy */
+    float top[OSCAR__QUERIES], sum[OSCAR__QUERIES], factor[OSCAR__QUERIES];
+    int whole, first[OSCAR__QUERIES], end[OSCAR__QUERIES];   /* tokens of the block that a query sees; whole: all */
+    float score[OSCAR__QUERIES][OSCAR__BLOCK];
+} oscar__vectors;
+
+/* The floats stand in the memory of the doubles that they become at the end: half of it, or all with padding. */
+static void oscar__vectors_begin(const oscar__attend_kernels *kernels, const oscar__queries *q, oscar__partial *out,
+                                 oscar__vectors *v)
+{
+    int j, padded = (q->count + 3) / 4 * 4;
+    v->kernels = kernels;
+    v->limbs = q->precision == OSCAR_PRECISION_LOW ? 1 : 2;
+    v->count = q->count;
+    v->dim = q->layer->v_dim;
+    v->scale = q->layer->scale;
+    v->cap = q->layer->softcap;
+    v->acc = (float *)(void *)out->acc;
+    memset((void *)out->acc, 0, (size_t)padded * (size_t)v->dim * sizeof(float));
+    memset(v->score, 0, sizeof v->score);
+    for (j = 0; j < padded; j++) {
+        v->top[j] = -HUGE_VALF;
+        v->sum[j] = 0;
+    }
+}
+
+/* Sets which of `tokens` tokens from `position` on each query sees, rows causally. Returns how far the farthest sees. */
+static int oscar__vectors_see(oscar__vectors *v, const oscar__queries *q, int64_t position, int tokens, int causal)
+{
+    int j, most = 0;
+    v->whole = tokens == OSCAR__BLOCK;
+    for (j = 0; j < (v->count + 3) / 4 * 4; j++) {
+        int64_t at = q->position[oscar__smaller(j, v->count - 1)];
+        int64_t start = oscar__window_start(q->layer, at) - position, end = causal ? at + 1 - position : tokens;
+        v->end[j] = end > tokens ? tokens : end < 0 ? 0 : (int)end;
+        v->first[j] = start > v->end[j] ? v->end[j] : start < 0 ? 0 : (int)start;
+        if (v->first[j] || v->end[j] < OSCAR__BLOCK) v->whole = 0;
+        if (v->first[j] < v->end[j] && v->end[j] > most) most = v->end[j];
+    }
+    return most;
+}
+
+/* Whether one of the four queries from `first` on sees a token of the block. */
+static int oscar__vectors_four(const oscar__vectors *v, int first)
+{
+    int j;
+    for (j = first; j < first + 4; j++) if (v->first[j] < v->end[j]) return 1;
+    return v->whole;
+}
+
+static int oscar__four_count(const oscar__vectors *v, int first) { return oscar__smaller(v->count - first, 4); }
+
+/* Products -> weights, and sums of before to the new maximum. */
+static void oscar__vectors_softmax(oscar__vectors *v)
+{
+    int f;
+    for (f = 0; f < v->count; f += 4) {
+        int count = oscar__four_count(v, f);
+        if (oscar__vectors_four(v, f)
+            && v->kernels->softmax(count, v->scale, v->cap, v->whole ? NULL : v->first + f, v->whole ? NULL : v->end + f,
+                                   v->score[f], v->top + f, v->sum + f, v->factor + f))
+            v->kernels->rescale(count, v->dim, v->factor + f, v->acc + f * v->dim);
+    }
+}
+
+/* Normalises, transforms back where pair is given, and makes doubles of it in place: in a pass over floats that end where
+   the doubles end, the doubles never reach a float that is still to be read. */
+static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const oscar_pair *pair, oscar__partial *out)
+{
+    float o[OSCAR__VALUES], *back = v->acc + OSCAR__VALUES;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    int dim = v->dim, values = v->count * dim, j, c, i;
+    ptrdiff_t row = (ptrdiff_t)((size_t)dim * sizeof(float));
+    memcpy(o, v->acc, (size_t)values * sizeof(float));
+    for (j = 0; j < v->count; j++) {
+        float share = v->sum[j] > 0 || v->sum[j] != v->sum[j] ? 1 / v->sum[j] : 0;
+        for (c = 0; c < dim; c++) o[j * dim + c] *= share;
+        out->of[j].lse = v->sum[j] <= 0 ? -HUGE_VAL : (double)v->top[j] + log((double)v->sum[j]);
+        if (pair && pair->kind == OSCAR_HADAMARD) kernels->fwht(dim, o + j * dim);
+    }
+    if (pair && pair->kind == OSCAR_DENSE)
+        for (j = 0; j < v->count; j += 4)
+            v->kernels->products(oscar__four_count(v, j), dim, dim, o + j * dim, row, oscar__pair_dual(pair), row,
+                                 back + j * dim, row);
+    else memcpy(back, o, (size_t)values * sizeof(float));
+    for (c = 0; c < values; c += 16) {
+        double wide[16];
+        memcpy(o, back + c, 16 * sizeof(float));
+        for (i = 0; i < 16; i++) wide[i] = (double)o[i];
+        memcpy(out->acc + c, wide, sizeof wide);
+    }
+}
+
+/* The rows of a block, as they are or a few at a time as floats in the room [OSCAR__ROW_VALUES]. */
+static const void *oscar__vectors_rows(const oscar__vectors *v, const oscar__rows *rows, int64_t first, int count,
+                                       float *room, ptrdiff_t *stride)
+{
+    oscar_type type = rows->exact ? rows->type : rows->view->type, round = rows->exact ? OSCAR_F32 : rows->type;
+    const unsigned char *at = rows->exact;
+    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)oscar__type_size(type);
+    if (at) at += first * *stride;
+    else {
+        at = (const unsigned char *)oscar__view_at(rows->view, rows->heads, rows->dim, first, rows->head);
+        if (rows->view->token_stride) *stride = rows->view->token_stride * (ptrdiff_t)oscar__type_size(type);
+        else *stride *= rows->heads;
+    }
+    if (oscar__type_size(type) == 4 && oscar__type_size(round) == 4) return at;
+    v->kernels->widen(type, round, count, rows->dim, at, *stride, room);
+    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)sizeof(float);
+    return room;
+}
+
+/* Products of the block that starts at row `first`, of which queries see the first `tokens`. */
+static OSCAR__NOINLINE void oscar__vectors_score_rows(oscar__vectors *v, const oscar__queries *q, const oscar__rows *k,
+                                                      int64_t first, int tokens)
+{
+    float room[OSCAR__ROW_VALUES];
+    int at, f, most = OSCAR__ROW_VALUES / k->dim;
+    ptrdiff_t stride, row = (ptrdiff_t)((size_t)k->dim * sizeof(float));
+    for (at = 0; at < tokens; at += most) {
+        int count = oscar__smaller(most, tokens - at);
+        const void *rows = oscar__vectors_rows(v, k, first + at, count, room, &stride);
+        for (f = 0; f < v->count; f += 4)
+            if (oscar__vectors_four(v, f))
+                v->kernels->products(oscar__four_count(v, f), count, k->dim, q->q + f * k->dim, row, rows, stride,
+                                     v->score[f] + at, (ptrdiff_t)sizeof v->score[0]);
+    }
+}
+
+static OSCAR__NOINLINE void oscar__vectors_blend_rows(oscar__vectors *v, const oscar__rows *values, int64_t first,
+                                                      int tokens)
+{
+    float room[OSCAR__ROW_VALUES];
+    int at, f, most = OSCAR__ROW_VALUES / values->dim;
+    ptrdiff_t stride, row = (ptrdiff_t)((size_t)v->dim * sizeof(float));
+    for (at = 0; at < tokens; at += most) {
+        int count = oscar__smaller(most, tokens - at);
+        const void *rows = oscar__vectors_rows(v, values, first + at, count, room, &stride);
+        for (f = 0; f < v->count; f += 4)
+            if (oscar__vectors_four(v, f))
+                v->kernels->combine(oscar__four_count(v, f), count, v->dim, v->score[f] + at,
+                                    (ptrdiff_t)sizeof v->score[0], rows, stride, v->acc + f * v->dim, row);
+    }
+}
+
+/* oscar__attend_spans. Blocks start at multiples of 64 of a span for all queries. */
+static void oscar__vectors_spans(const oscar__attend_kernels *kernels, oscar_type round, const oscar_row_span *spans,
+                                 int count, const oscar__queries *q, oscar__partial *out)
+{
+    const oscar_layer *layer = q->layer;
+    oscar__vectors v;
+    int s;
+    oscar__vectors_begin(kernels, q, out, &v);
+    for (s = 0; s < count; s++) {
+        oscar__rows k = oscar__rows_of_view(layer, &spans[s].k, layer->k_dim, q->head, round);
+        oscar__rows values = oscar__rows_of_view(layer, &spans[s].v, layer->v_dim, q->head, round);
+        int64_t i = oscar__span_begin(layer, &spans[s], q->position[0]) / OSCAR__BLOCK * OSCAR__BLOCK;
+        for (; i < spans[s].count; i += OSCAR__BLOCK) {
+            int left = spans[s].count - i < OSCAR__BLOCK ? (int)(spans[s].count - i) : OSCAR__BLOCK;
+            int tokens = oscar__vectors_see(&v, q, spans[s].position + i, left, 1);
+            if (!tokens) break;
+            oscar__vectors_score_rows(&v, q, &k, i, tokens);
+            oscar__vectors_softmax(&v);
+            oscar__vectors_blend_rows(&v, &values, i, tokens);
+        }
+    }
+    oscar__vectors_end(&v, NULL, out);
+}
+
 /* Rows of spans, masked causally. Every row is rounded to `round` first: the window type for a chunk that is about to
    enter a cache, OSCAR_F32 for rows that are to be taken as they are. */
 static void oscar__attend_spans(oscar_type round, const oscar_row_span *spans, int count, oscar__queries *q,
                                 oscar__partial *out)
 {
+    const oscar__attend_kernels *kernels = oscar__kernels_now()->attend;
     int s, first, last;
     oscar__partial_begin(q, out);
+    if (kernels) {
+        oscar__vectors_spans(kernels, round, spans, count, q, out);
+        return;
+    }
     for (s = 0; s < count; s++)
         for (first = 0; first < q->count; first = last + 1) {
             int64_t begin = oscar__span_begin(q->layer, &spans[s], q->position[first]);
@@ -6788,11 +7031,143 @@ static void oscar__attend_page_block(const oscar_layout *l, const unsigned char 
             oscar__tile_values(&v, head, first / OSCAR__TILE + tile, tile * OSCAR__TILE, q, out);
 }
 
+/* -- vectors -- */
+
+/* What pages share of queries, by fours: limbs of q' [four][k_dim / 16][4][2][16], their steps and sums
+   [four][groups][4], and the sums as the products need them; q.m, and with it q'.a of the page at hand, by start. */
+typedef struct oscar__vector_queries {
+    signed char *limb;
+    float step[OSCAR__VALUES / 8], low[OSCAR__VALUES / 8];
+    float mean_product[OSCAR__QUERIES], all[OSCAR__QUERIES], start[OSCAR__QUERIES / 4][8];
+} oscar__vector_queries;
+
+static OSCAR__NOINLINE void oscar__vector_queries_begin(const oscar__attend_kernels *kernels, int limbs,
+                                                        const oscar__queries *q, signed char *limb,
+                                                        oscar__vector_queries *out)
+{
+    const oscar_layer *layer = q->layer;
+    oscar_pair pair = oscar__pair_of(layer->k, q->head, layer->k_dim);
+    int dim = layer->k_dim, groups = dim / layer->k_group, f, j, g, i;
+    float rotated[OSCAR__VALUES], centre = (float)oscar__centre(layer->k_bits);
+    ptrdiff_t row = (ptrdiff_t)((size_t)dim * sizeof(float));
+    out->limb = limb;
+    memset(limb, 0, (size_t)((q->count + 3) / 4 * 4 * dim) * 2);
+    memset(out->step, 0, sizeof out->step);
+    memset(out->low, 0, sizeof out->low);
+    if (pair.kind == OSCAR_DENSE) memset(rotated, 0, (size_t)(q->count * dim) * sizeof(float));
+    else memcpy(rotated, q->q, (size_t)(q->count * dim) * sizeof(float));
+    for (f = 0; f < q->count && pair.kind == OSCAR_DENSE; f += 4)
+        kernels->combine(oscar__smaller(q->count - f, 4), dim, dim, q->q + f * dim, row, oscar__pair_dual(&pair), row,
+                         rotated + f * dim, row);
+    for (j = 0; j < q->count; j++) {
+        float *step = out->step + j / 4 * 4 * groups, *low = out->low + j / 4 * 4 * groups, *x = rotated + j * dim;
+        double mean = 0, all = 0;
+        if (pair.kind == OSCAR_HADAMARD) oscar__kernels_now()->fwht(dim, x);
+        kernels->limbs(limbs, dim, layer->k_group, j % 4, x, limb + j / 4 * 8 * dim, step, low);
+        for (g = j % 4; g < 4 * groups; g += 4) {
+            all += (double)low[g];
+            if (layer->k_fit != OSCAR_CLIP) low[g] *= -centre;
+        }
+        for (i = 0; pair.mean && i < dim; i++) mean += (double)q->q[j * dim + i] * (double)pair.mean[i];
+        out->mean_product[j] = (float)mean;
+        out->all[j] = (float)all;
+    }
+}
+
+/* start for a page, or for all where l has no page means. */
+static void oscar__vector_queries_page(const oscar__attend_kernels *kernels, int limbs, const oscar_layout *l,
+                                       const unsigned char *page, const oscar__queries *q, oscar__vector_queries *out)
+{
+    int f, j, dim = l->layer.k_dim, groups = dim / l->layer.k_group;
+    const unsigned char *mean = page + l->mean + (size_t)q->head * (size_t)dim;
+    float product[4] = { 0 }, scale = 0;
+    if (l->layer.k_page_mean > 0)
+        scale = oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)q->head);
+    for (f = 0; f < q->count; f += 4) {
+        if (l->layer.k_page_mean > 0)
+            kernels->mean(limbs, dim, l->layer.k_group, mean, out->limb + 2 * f * dim, out->step + f * groups, product);
+        for (j = 0; j < 4; j++) {
+            int query = oscar__smaller(f + j, q->count - 1);
+            float *start = out->start[f / 4] + j;
+            start[4] = out->mean_product[query];
+            start[0] = start[4] + scale * (product[j] - 127.5f * out->all[query]);
+        }
+    }
+}
+
+/* The codes of a side of a head's part, block from token `first` on. */
+static oscar__codes oscar__codes_of(const oscar__page_side *s, const unsigned char *head, int first, ptrdiff_t ahead)
+{
+    oscar__codes c;
+    c.codes = head + oscar__tile_at(s, first);
+    c.scale = head + s->scale + 2 * (size_t)first;
+    c.minimum = s->codec.fit == OSCAR_CLIP ? head + s->minimum + 2 * (size_t)first : NULL;
+    c.ahead = ahead;
+    c.centre = (float)oscar__centre(s->bits);
+    c.bits = s->bits;
+    c.dim = s->dim;
+    c.group = s->codec.group;
+    c.tokens = s->tokens;
+    return c;
+}
+
+/* One block of a page, from token `first` on. */
+static void oscar__vectors_page_block(const oscar_layout *l, const unsigned char *head, int first, ptrdiff_t ahead,
+                                      const oscar__queries *q, const oscar__vector_queries *p, oscar__vectors *v)
+{
+    oscar__page_side k = oscar__page_side_of(l, 1), values = oscar__page_side_of(l, 0);
+    oscar__rows k_rows = oscar__rows_of_page(head + k.codes, k.dim, l->window_type);
+    oscar__rows v_rows = oscar__rows_of_page(head + values.codes, values.dim, l->window_type);
+    oscar__codes codes;
+    int f, groups = k.dim / k.codec.group;
+    if (k.bits == 16) oscar__vectors_score_rows(v, q, &k_rows, first, OSCAR__BLOCK);
+    else codes = oscar__codes_of(&k, head, first, ahead);
+    for (f = 0; f < v->count && k.bits != 16; f += 4)
+        if (oscar__vectors_four(v, f))
+            v->kernels->score(oscar__four_count(v, f), v->limbs, &codes, p->limb + 2 * f * k.dim, p->step + f * groups,
+                              p->low + f * groups, p->start[f / 4], v->score[f]);
+    oscar__vectors_softmax(v);
+    if (values.bits == 16) oscar__vectors_blend_rows(v, &v_rows, first, OSCAR__BLOCK);
+    else codes = oscar__codes_of(&values, head, first, ahead);
+    for (f = 0; f < v->count && values.bits != 16; f += 4)
+        if (oscar__vectors_four(v, f))
+            v->kernels->blend(oscar__four_count(v, f), v->limbs, &codes, v->score[f], v->acc + f * v->dim);
+}
+
+/* oscar__attend_page_list. room: as many bytes as 2 [queries, rounded up to fours][k_dim]. */
+static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const oscar_layout *l,
+                                 const oscar_page_list *list, int64_t first, int64_t end, const oscar__queries *q,
+                                 signed char *room, oscar__partial *out)
+{
+    oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
+    int64_t start = oscar__window_start(&l->layer, q->position[0]), i;
+    oscar__vector_queries p;
+    oscar__vectors v;
+    int b;
+    oscar__vectors_begin(kernels, q, out, &v);
+    if (l->layer.k_bits != 16) oscar__vector_queries_begin(kernels, v.limbs, q, room, &p);
+    for (i = first; i < end; i++) {
+        const unsigned char *page = oscar__page_at(l, list, i), *head = page + (size_t)q->head * l->head_bytes;
+        const unsigned char *next = i + 1 < end ? oscar__page_at(l, list, i + 1) + (size_t)q->head * l->head_bytes
+                                    : q->head + 1 < l->layer.kv_heads
+                                        ? oscar__page_at(l, list, first) + (size_t)(q->head + 1) * l->head_bytes : head;
+        int64_t at = list->position + i * l->page_tokens;
+        if (l->layer.k_bits != 16) oscar__vector_queries_page(kernels, v.limbs, l, page, q, &p);
+        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK)
+            if (at + b + OSCAR__BLOCK > start) {
+                oscar__vectors_see(&v, q, at + b, OSCAR__BLOCK, 0);
+                oscar__vectors_page_block(l, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head), q, &p, &v);
+            }
+    }
+    oscar__vectors_end(&v, l->layer.v_bits != 16 && !l->layer.v_folded ? &pair : NULL, out);
+}
+
 /* Pages first .. first + count - 1 of the list; o in the space of the windows. rotated: working space,
    [queries][k_dim]. */
 static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list *list, int64_t first, int64_t count,
                                     oscar__queries *q, double *rotated, oscar__partial *out)
 {
+    const oscar__attend_kernels *kernels = oscar__kernels_now()->attend;
     oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
     int64_t start = oscar__window_start(&l->layer, q->position[0]), i;   /* of the query that sees most */
     int64_t end = first + count, hidden = (start - list->position) / l->page_tokens;
@@ -6801,6 +7176,10 @@ static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list
     oscar__partial_begin(q, out);
     if (hidden > first) first = hidden;   /* pages before the sliding window */
     if (first >= end) return;
+    if (kernels) {
+        oscar__vectors_pages(kernels, l, list, first, end, q, (signed char *)rotated, out);
+        return;
+    }
     oscar__page_queries_begin(q, rotated, &state);
     for (i = first; i < end; i++) {
         const unsigned char *page = oscar__page_at(l, list, i);
@@ -6814,11 +7193,13 @@ static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list
         oscar__output_back(&pair, out->of[j].acc, out->of[j].acc);
 }
 
+static int oscar__precision_valid(oscar_precision p) { return (int)p >= 0 && (int)p <= OSCAR_PRECISION_LOW; }
+
 static oscar_result oscar__attend_check(const oscar_attend_desc *d, const float *o, const float *lse, int *heads)
 {
     int kv_heads;
     if (!d || !oscar__layout_valid(d->layout) || !o || !lse || d->queries < 0 || d->position < 0
-        || !oscar__type_valid(d->q.type)
+        || !oscar__type_valid(d->q.type) || !oscar__precision_valid(d->precision)
         || (d->queries && !d->q.data))
         return OSCAR_ERR_ARGUMENT;
     kv_heads = d->layout->layer.kv_heads;
@@ -6845,7 +7226,7 @@ static oscar_result oscar__attend_all(const oscar_attend_desc *d, const oscar_pa
     for (h = d->head_first; h < d->head_first + heads; h++)
         for (first = 0; first < all; first += q.count) {
             int count = oscar__queries_next(layer, all - first);
-            oscar__queries_load(layer, &d->q, 0, d->position, h, first, count, &q);
+            oscar__queries_load(layer, d->precision, &d->q, 0, d->position, h, first, count, &q);
             if (pages) oscar__attend_page_list(d->layout, pages, 0, pages->count, &q, rotated, &out);
             else oscar__attend_spans(OSCAR_F32, spans, span_count, &q, &out);
             for (j = 0; j < count; j++) {
@@ -8540,6 +8921,7 @@ typedef struct oscar__share { int64_t page_first, page_count; int windows; } osc
 /* Rows that attend: `count` rows from `row` on of the views, at `position` and on. */
 typedef struct oscar__attending {
     const oscar_view *q;
+    oscar_precision precision;
     int64_t row, count, position;
     const float *sink_logits;
     const oscar_out *o;
@@ -8579,7 +8961,7 @@ static void oscar__attend_head(const oscar_layout *l, const oscar__visible *seen
     oscar__partial sum, part;
     for (first = 0; first < all; first += q.count) {
         int count = oscar__queries_next(&l->layer, all - first);
-        oscar__queries_load(&l->layer, a->q, a->row, a->position, h, first, count, &q);
+        oscar__queries_load(&l->layer, a->precision, a->q, a->row, a->position, h, first, count, &q);
         oscar__attend_page_list(l, &seen->pages, share->page_first, share->page_count, &q, part.acc, &sum);
         if (share->windows) {
             oscar__attend_spans(OSCAR_F32, seen->spans, seen->span_count, &q, &part);
@@ -8663,6 +9045,7 @@ static void oscar__attend_run(const oscar_cache *cache, int layer, const oscar_b
     oscar__attending rows;
     int h;
     rows.q = q;
+    rows.precision = cache->desc.precision;
     rows.row = b->row;
     rows.count = b->rows;
     rows.position = a->length - b->rows;
@@ -8748,6 +9131,7 @@ static void oscar__prefill_entry(const oscar_cache *cache, const oscar__store_la
     chunk.count = b->rows;
     chunk.position = seq->length;
     rows.q = q;
+    rows.precision = cache->desc.precision;
     rows.row = b->row;
     rows.count = b->rows;
     rows.position = seq->length;
@@ -8791,6 +9175,566 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
 /* == 3.18 KERNELS: AVX-512 == */
 #if defined(OSCAR__HAS_AVX512)
 
+/* -- attention -- */
+
+/* sum += four codes of each lane . four signed bytes, the same ones for all lanes. gcc would take the broadcasts out of
+   loops and keep them on the stack: an operand in memory leaves them where they are. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__dot_avx512(__m512i sum, __m512i codes, const signed char *four)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __asm__("vpdpbusd {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(codes), "m"(*(const bytes *)four));
+    return sum;
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    return _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(word));
+#endif
+}
+
+/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__plane_avx512(int count, int limbs, __m512i codes, const signed char *limb,
+                                                     __m512i *sum)
+{
+    sum[0] = oscar__dot_avx512(sum[0], codes, limb);
+    if (limbs > 1) sum[1] = oscar__dot_avx512(sum[1], codes, limb + 16);
+    if (count > 1) sum[2] = oscar__dot_avx512(sum[2], codes, limb + 32);
+    if (count > 1 && limbs > 1) sum[3] = oscar__dot_avx512(sum[3], codes, limb + 48);
+    if (count > 2) sum[4] = oscar__dot_avx512(sum[4], codes, limb + 64);
+    if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx512(sum[5], codes, limb + 80);
+    if (count > 2) sum[6] = oscar__dot_avx512(sum[6], codes, limb + 96);
+    if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx512(sum[7], codes, limb + 112);
+}
+
+/* 16 lanes of 16 codes: a line of 2 bits at p, or two lines of 4 bits at p and p + second. Every other plane is not
+   shifted down but has sums of its own, sum[8 ..], of which oscar__total takes the factor. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int limbs, const unsigned char *p,
+                                                       size_t second, const signed char *limb, __m512i *sum)
+{
+    __m512i even = _mm512_set1_epi8(bits == 2 ? 3 : 15), odd = _mm512_set1_epi8((char)(bits == 2 ? 12 : 240));
+    __m512i word = _mm512_loadu_si512(p);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb, sum);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 4, sum + 8);
+    word = bits == 2 ? _mm512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb + 8, sum);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 12, sum + 8);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
+{
+    sum[0] = sum[1] = sum[2] = sum[3] = sum[4] = sum[5] = sum[6] = sum[7] = _mm512_setzero_si512();
+    sum[8] = sum[9] = sum[10] = sum[11] = sum[12] = sum[13] = sum[14] = sum[15] = _mm512_setzero_si512();
+}
+
+/* The sums of a query from its four: exact. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, const __m512i *sum)
+{
+    __m512i high, low;
+    high = _mm512_add_epi32(sum[0], bits == 2 ? _mm512_srai_epi32(sum[8], 2) : _mm512_srai_epi32(sum[8], 4));
+    if (limbs == 1) return _mm512_cvtepi32_ps(high);
+    low = _mm512_add_epi32(sum[1], bits == 2 ? _mm512_srai_epi32(sum[9], 2) : _mm512_srai_epi32(sum[9], 4));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 7), low));
+}
+
+/* 16 halves of metadata without their sign bits. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__halves_avx512(const unsigned char *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scales_avx512(const unsigned char *p)
+{
+    return _mm512_abs_ps(oscar__halves_avx512(p));
+}
+
+/* score += scale (total step + low), or scale total step + minimum low. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scaled_avx512(__m512 total, float step, float low, __m512 scale,
+                                                        int has_minimum, __m512 minimum, __m512 score)
+{
+    if (!has_minimum)
+        return _mm512_fmadd_ps(_mm512_fmadd_ps(total, _mm512_set1_ps(step), _mm512_set1_ps(low)), scale, score);
+    score = _mm512_fmadd_ps(minimum, _mm512_set1_ps(low), score);
+    return _mm512_fmadd_ps(_mm512_mul_ps(total, _mm512_set1_ps(step)), scale, score);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__score_avx512(int bits, int count, int limbs, const oscar__codes *k,
+                                                     const signed char *limb, const float *step, const float *low,
+                                                     const float *start, float *score)
+{
+    size_t tile_bytes = (size_t)(2 * bits * k->dim);
+    int tile, at, c, g, has_minimum = k->minimum != NULL;
+    for (tile = 0; tile < 4; tile++) {
+        const unsigned char *p = k->codes + (size_t)tile * tile_bytes;
+        const unsigned char *scales = k->scale + 32 * tile, *minima = has_minimum ? k->minimum + 32 * tile : NULL;
+        const signed char *l = limb;
+        __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)scales));
+        __m512 s[4], minimum = _mm512_setzero_ps();
+        s[0] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[0]), _mm512_set1_ps(start[4]));
+        s[1] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[1]), _mm512_set1_ps(start[5]));
+        s[2] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[2]), _mm512_set1_ps(start[6]));
+        s[3] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[3]), _mm512_set1_ps(start[7]));
+        _mm_prefetch((const char *)scales + k->ahead, _MM_HINT_T0);
+        for (at = g = 0; at < k->dim; at += k->group, g += 4, scales += 2 * k->tokens) {
+            __m512i sum[16];
+            __m512 scale;
+            oscar__zeros_avx512(sum);
+            for (c = 0; c < k->group; c += 16, p += 32 * bits, l += 128) {
+                _mm_prefetch((const char *)p + k->ahead, _MM_HINT_T0);
+                if (bits == 4) _mm_prefetch((const char *)p + 64 + k->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx512(bits, count, limbs, p, 64, l, sum);
+            }
+            scale = oscar__scales_avx512(scales);
+            if (has_minimum) { minimum = oscar__halves_avx512(minima); minima += 2 * k->tokens; }
+            s[0] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum), step[g], low[g], scale, has_minimum,
+                                        minimum, s[0]);
+            if (count > 1)
+                s[1] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 2), step[g + 1], low[g + 1], scale,
+                                            has_minimum, minimum, s[1]);
+            if (count > 2)
+                s[2] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 4), step[g + 2], low[g + 2], scale,
+                                            has_minimum, minimum, s[2]);
+            if (count > 2)
+                s[3] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 6), step[g + 3], low[g + 3], scale,
+                                            has_minimum, minimum, s[3]);
+        }
+        _mm512_storeu_ps(score + 16 * tile, s[0]);
+        if (count > 1) _mm512_storeu_ps(score + OSCAR__BLOCK + 16 * tile, s[1]);
+        if (count > 2) _mm512_storeu_ps(score + 2 * OSCAR__BLOCK + 16 * tile, s[2]);
+        if (count > 2) _mm512_storeu_ps(score + 3 * OSCAR__BLOCK + 16 * tile, s[3]);
+    }
+}
+
+/* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
+#define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
+    switch (((bits) == 4 ? 6 : 0) + ((limbs) == 1 ? 3 : 0) + ((count) < 3 ? (count) - 1 : 2)) { \
+    case 0: f(2, 1, 2, OSCAR__UNPACK arguments); break; \
+    case 1: f(2, 2, 2, OSCAR__UNPACK arguments); break; \
+    case 2: f(2, 4, 2, OSCAR__UNPACK arguments); break; \
+    case 3: f(2, 1, 1, OSCAR__UNPACK arguments); break; \
+    case 4: f(2, 2, 1, OSCAR__UNPACK arguments); break; \
+    case 5: f(2, 4, 1, OSCAR__UNPACK arguments); break; \
+    case 6: f(4, 1, 2, OSCAR__UNPACK arguments); break; \
+    case 7: f(4, 2, 2, OSCAR__UNPACK arguments); break; \
+    case 8: f(4, 4, 2, OSCAR__UNPACK arguments); break; \
+    case 9: f(4, 1, 1, OSCAR__UNPACK arguments); break; \
+    case 10: f(4, 2, 1, OSCAR__UNPACK arguments); break; \
+    default: f(4, 4, 1, OSCAR__UNPACK arguments); break; \
+    }
+#define OSCAR__UNPACK(...) __VA_ARGS__
+
+static OSCAR__AVX512 void oscar__attend_score_avx512(int count, int limbs, const oscar__codes *k,
+                                                     const signed char *limb, const float *step, const float *low,
+                                                     const float *start, float *score)
+{
+    OSCAR__BY_SHAPE(oscar__score_avx512, k->bits, count, limbs, (k, limb, step, low, start, score))
+}
+
+/* Reductions of four vectors at once: result q is the sum, or the largest number, of x[q]. A NaN may get lost in the
+   latter. */
+OSCAR__INLINE OSCAR__AVX512 __m128 oscar__sum4_avx512(const __m512 *x)
+{
+    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    __m512 c = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
+}
+OSCAR__INLINE OSCAR__AVX512 __m128 oscar__largest4_avx512(const __m512 *x)
+{
+    __m512 a = _mm512_max_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    __m512 b = _mm512_max_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    __m512 c = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_max_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+    return _mm_max_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
+}
+
+/* Whole numbers n -> their limbs: n = 128 high + low, low in -64 .. 63; or n itself. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__split_avx512(int limbs, __m512i n, signed char *limb)
+{
+    __m512i high = n;
+    if (limbs > 1) {
+        high = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(64)), 7);
+        _mm_storeu_si128((__m128i *)(void *)(limb + 16),
+                         _mm512_cvtepi32_epi8(_mm512_sub_epi32(n, _mm512_slli_epi32(high, 7))));
+    }
+    _mm_storeu_si128((__m128i *)(void *)limb, _mm512_cvtepi32_epi8(high));
+}
+
+/* The largest whole number of the limbs. */
+OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 16256.0f : 127.0f; }
+
+/* Weights of a query times the scales s of a group, for 64 tokens, and the largest one in each lane. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights_avx512(const float *weight, const __m512 *s, __m512 *x)
+{
+    x[0] = _mm512_mul_ps(_mm512_loadu_ps(weight), s[0]);
+    x[1] = _mm512_mul_ps(_mm512_loadu_ps(weight + 16), s[1]);
+    x[2] = _mm512_mul_ps(_mm512_loadu_ps(weight + 32), s[2]);
+    x[3] = _mm512_mul_ps(_mm512_loadu_ps(weight + 48), s[3]);
+    return _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
+}
+
+/* Their limbs, [4 tiles][4 queries][2][16] from this query on, and their sums. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_limbs_avx512(int limbs, const __m512 *x, float inverse,
+                                                              signed char *limb)
+{
+    __m512 share = _mm512_set1_ps(inverse);
+    __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x[0], share)), b = _mm512_cvtps_epi32(_mm512_mul_ps(x[1], share));
+    __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(x[2], share)), d = _mm512_cvtps_epi32(_mm512_mul_ps(x[3], share));
+    oscar__split_avx512(limbs, a, limb);
+    oscar__split_avx512(limbs, b, limb + 128);
+    oscar__split_avx512(limbs, c, limb + 256);
+    oscar__split_avx512(limbs, d, limb + 384);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
+}
+
+/* sum over tokens of weight times minimum. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_minima_avx512(const float *weight, const unsigned char *minima)
+{
+    __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(weight), oscar__halves_avx512(minima));
+    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16), oscar__halves_avx512(minima + 32), sum);
+    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 32), oscar__halves_avx512(minima + 64), sum);
+    return _mm512_fmadd_ps(_mm512_loadu_ps(weight + 48), oscar__halves_avx512(minima + 96), sum);
+}
+
+/* Weights of a block and a group as limbs; step and base of each query, so that the sum over tokens of weight times
+   value is step (limbs . codes) + base. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_limbs_avx512(int count, int limbs, const oscar__codes *v,
+                                                           const unsigned char *scales, const unsigned char *minima,
+                                                           const float *weight, signed char *limb, float *step,
+                                                           float *base)
+{
+    __m512 s[4], x[4][4], most[4], sum[4];
+    __m128 top, some;
+    float inverse[4];
+    int j;
+    s[0] = oscar__scales_avx512(scales);
+    s[1] = oscar__scales_avx512(scales + 32);
+    s[2] = oscar__scales_avx512(scales + 64);
+    s[3] = oscar__scales_avx512(scales + 96);
+    for (j = 0; j < 4; j++) most[j] = oscar__weights_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, s, x[j]);
+    top = oscar__largest4_avx512(most);
+    some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(step, top);
+    for (j = 0; j < 4; j++) {
+        sum[j] = j < count ? oscar__weight_limbs_avx512(limbs, x[j], inverse[j], limb + 32 * j) : _mm512_setzero_ps();
+        if (minima) sum[j] = oscar__weight_minima_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima);
+    }
+    some = oscar__sum4_avx512(sum);
+    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    _mm_storeu_ps(base, some);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_add_avx512(__m512 total, float step, float base, float *acc)
+{
+    __m512 sum = _mm512_fmadd_ps(total, _mm512_set1_ps(step), _mm512_set1_ps(base));
+    _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), sum));
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_avx512(int bits, int count, int limbs, const oscar__codes *v,
+                                                     const float *weight, float *acc)
+{
+    size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
+    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
+    signed char limb[4 * 128];
+    float step[4], base[4];
+    int at, c, tile;
+    for (at = 0; at < v->dim; at += v->group) {
+        oscar__blend_limbs_avx512(count, limbs, v, scales, minima, weight, limb, step, base);
+        _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
+        _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
+        scales += 2 * v->tokens;
+        if (minima) minima += 2 * v->tokens;
+        for (c = 0; c < v->group; c += 16, p += 64, acc += 16) {
+            __m512i sum[16];
+            oscar__zeros_avx512(sum);
+            for (tile = 0; tile < 4; tile++) {
+                const unsigned char *line = p + (size_t)tile * tile_bytes;
+                _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
+                if (bits == 4) _mm_prefetch((const char *)line + 4 * row + v->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx512(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+            }
+            oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum), step[0], base[0], acc);
+            if (count > 1)
+                oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum + 2), step[1], base[1], acc + row);
+            if (count > 2)
+                oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum + 4), step[2], base[2], acc + 2 * row);
+            if (count > 2)
+                oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum + 6), step[3], base[3], acc + 3 * row);
+        }
+    }
+}
+
+static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, int limbs, const oscar__codes *v, const float *weight,
+                                                     float *acc)
+{
+    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, limbs, (v, weight, acc))
+}
+
+static OSCAR__AVX512 void oscar__attend_limbs_avx512(int limbs, int dim, int group, int query, const float *x,
+                                                     signed char *limb, float *step, float *sum)
+{
+    const __m512 finite = _mm512_set1_ps(FLT_MAX);
+    int at, c;
+    for (at = 0; at < dim; at += group, step += 4, sum += 4) {
+        __m512 most = _mm512_setzero_ps(), share, four[4];
+        __m512i all = _mm512_setzero_si512();
+        __mmask16 bad = 0;
+        float top, unit;
+        for (c = at; c < at + group; c += 16) {
+            __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + c));
+            bad = (__mmask16)(bad | _mm512_cmp_ps_mask(a, finite, _CMP_NLE_UQ));
+            most = _mm512_max_ps(most, a);
+        }
+        four[0] = four[1] = four[2] = four[3] = most;
+        top = _mm_cvtss_f32(oscar__largest4_avx512(four));
+        unit = bad ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(limbs) : 0;
+        share = _mm512_set1_ps(!bad && top > 1e-34f ? oscar__limbs_most(limbs) / top : 0);
+        for (c = at; c < at + group; c += 16) {
+            __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + c), share));
+            all = _mm512_add_epi32(all, n);
+            oscar__split_avx512(limbs, n, limb + 8 * c + 32 * query);
+        }
+        four[0] = four[1] = four[2] = four[3] = _mm512_cvtepi32_ps(all);
+        step[query] = unit;
+        sum[query] = unit * _mm_cvtss_f32(oscar__sum4_avx512(four));
+    }
+}
+
+static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int group, const unsigned char *bytes,
+                                                    const signed char *limb, const float *step, float *out)
+{
+    int at, c, j;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    for (at = 0; at < dim; at += group, step += 4) {
+        __m512i a = _mm512_setzero_si512(), b = a;
+        int32_t sum[32];
+        for (c = at; c < at + group; c += 16) {
+            __m512i n = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
+            a = _mm512_dpbusd_epi32(a, n, _mm512_loadu_si512(limb + 8 * c));
+            b = _mm512_dpbusd_epi32(b, n, _mm512_loadu_si512(limb + 8 * c + 64));
+        }
+        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0x4e));
+        b = _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0x4e));
+        _mm512_storeu_si512(sum, _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0xb1)));
+        _mm512_storeu_si512(sum + 16, _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0xb1)));
+        for (j = 0; j < 4; j++)
+            out[j] += step[j] * (limbs > 1 ? 128 * (float)sum[8 * j] + (float)sum[8 * j + 4] : (float)sum[8 * j]);
+    }
+}
+
+/* exp(x), with a relative error of about 2e-7; below -87 it is 0. NaN stays NaN. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp_avx512(__m512 x)
+{
+    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
+    __m512 f = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x), p;   /* ln 2 in two parts */
+    f = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), f);
+    p = _mm512_fmadd_ps(_mm512_set1_ps(1.9875691500e-4f), f, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(_mm512_mul_ps(p, f), f, f);
+    return _mm512_maskz_scalef_ps(some, _mm512_add_ps(p, _mm512_set1_ps(1)), n);
+}
+
+/* cap tanh(x / cap); the error is a few 1e-7 of cap. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__cap_avx512(__m512 x, float cap)
+{
+    const __m512 one = _mm512_set1_ps(1);
+    __m512 y = _mm512_div_ps(x, _mm512_set1_ps(cap)), e;
+    y = _mm512_max_ps(_mm512_set1_ps(-10), _mm512_min_ps(_mm512_set1_ps(10), y));   /* in this order NaN stays */
+    e = oscar__exp_avx512(_mm512_add_ps(y, y));
+    return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_div_ps(_mm512_sub_ps(e, one), _mm512_add_ps(e, one)));
+}
+
+/* Lanes below n. */
+OSCAR__INLINE unsigned oscar__lanes_below(int n) { return n <= 0 ? 0 : n < 16 ? (1u << n) - 1 : 0xffff; }
+
+static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, float cap, const int *first,
+                                                      const int *end, float *score, float *top, float *sum,
+                                                      float *factor)
+{
+    const __m512 none = _mm512_set1_ps(-HUGE_VALF);
+    __m512 x[4];
+    __m128 before = _mm_loadu_ps(top), after, same, grown;
+    float base[4];
+    int j, t;
+    for (j = 0; j < count; j++) {   /* pass 1: logits, and the largest in each lane */
+        float *row = score + j * OSCAR__BLOCK;
+        x[j] = none;
+        for (t = 0; t < OSCAR__BLOCK; t += 16) {
+            __m512 logit = _mm512_mul_ps(_mm512_loadu_ps(row + t), _mm512_set1_ps(scale));
+            if (cap > 0) logit = oscar__cap_avx512(logit, cap);
+            if (first)
+                logit = _mm512_mask_blend_ps((__mmask16)(oscar__lanes_below(end[j] - t)
+                                                         & ~oscar__lanes_below(first[j] - t)), none, logit);
+            _mm512_storeu_ps(row + t, logit);
+            x[j] = _mm512_max_ps(x[j], logit);
+        }
+    }
+    for (; j < 4; j++) x[j] = x[0];
+    after = _mm_max_ps(before, oscar__largest4_avx512(x));
+    same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
+    _mm_storeu_ps(top, after);
+    after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
+    _mm_storeu_ps(base, after);
+    grown = _mm512_castps512_ps128(oscar__exp_avx512(_mm512_castps128_ps512(_mm_sub_ps(before, after))));
+    grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
+    _mm_storeu_ps(factor, grown);
+    for (j = 0; j < count; j++) {   /* pass 2: weights */
+        float *row = score + j * OSCAR__BLOCK;
+        x[j] = _mm512_setzero_ps();
+        for (t = 0; t < OSCAR__BLOCK; t += 16) {
+            __m512 weight = oscar__exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(row + t), _mm512_set1_ps(base[j])));
+            _mm512_storeu_ps(row + t, weight);
+            x[j] = _mm512_add_ps(x[j], weight);
+        }
+    }
+    for (; j < 4; j++) x[j] = x[0];
+    _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx512(x)));
+    return (_mm_movemask_ps(same) & ((1 << count) - 1)) != (1 << count) - 1;
+}
+
+static OSCAR__AVX512 void oscar__attend_rescale_avx512(int count, int dim, const float *factor, float *acc)
+{
+    int j, c;
+    for (j = 0; j < count; j++, acc += dim)
+        for (c = 0; c < dim; c += 16)
+            _mm512_storeu_ps(acc + c, _mm512_mul_ps(_mm512_loadu_ps(acc + c), _mm512_set1_ps(factor[j])));
+}
+
+/* 16 values of a row as floats. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen16_avx512(oscar_type type, oscar_type round, const unsigned char *p)
+{
+    __m512 x;
+    if (type == OSCAR_BF16)
+        x = _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
+    else if (type == OSCAR_F16) x = oscar__halves_avx512(p);
+    else x = _mm512_loadu_ps((const void *)p);
+    if (round == OSCAR_BF16 && type != OSCAR_BF16) {
+        __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        x = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
+    }
+    if (round == OSCAR_F16 && type != OSCAR_F16)
+        x = _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return x;
+}
+
+static OSCAR__AVX512 void oscar__attend_widen_avx512(oscar_type type, oscar_type round, int rows, int dim,
+                                                     const unsigned char *x, ptrdiff_t stride, float *out)
+{
+    int r, c, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r++, x += stride, out += dim)
+        for (c = 0; c < dim; c += 16)
+            _mm512_storeu_ps(out + c, oscar__widen16_avx512(type, round, x + c * size));
+}
+
+/* The four products of a row with queries x0, x1, ..., and of the next one. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(int count, int rows, int dim, const float *x,
+                                                        ptrdiff_t x_stride, const char *m, ptrdiff_t m_stride,
+                                                        float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
+    const float *x3 = x + (count > 3 ? 3 * one : 0);
+    int r, c;
+    for (r = 0; r < rows; r++, m += m_stride, out++) {
+        __m512 sum[4];
+        float products[4];
+        sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+        for (c = 0; c < dim; c += 16) {
+            __m512 row = _mm512_loadu_ps((const void *)(m + (size_t)c * sizeof(float)));
+            sum[0] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x + c), sum[0]);
+            if (count > 1) sum[1] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x1 + c), sum[1]);
+            if (count > 2) sum[2] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x2 + c), sum[2]);
+            if (count > 3) sum[3] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x3 + c), sum[3]);
+        }
+        _mm_storeu_ps(products, oscar__sum4_avx512(sum));
+        out[0] = products[0];
+        if (count > 1) out[to] = products[1];
+        if (count > 2) out[2 * to] = products[2];
+        if (count > 3) out[3 * to] = products[3];
+    }
+}
+
+static OSCAR__AVX512 void oscar__attend_products_avx512(int count, int rows, int dim, const float *x,
+                                                        ptrdiff_t x_stride, const void *m, ptrdiff_t m_stride,
+                                                        float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__products_avx512(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__products_avx512(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__products_avx512(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    default: oscar__products_avx512(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+/* out += the sum over rows, for 16 wide channels; rows in order. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(int count, int wide, int rows, const float *weight, size_t one,
+                                                         const char *m, ptrdiff_t m_stride, float *out, size_t to)
+{
+    __m512 sum[4][2];
+    int r, j;
+    for (j = 0; j < count; j++) {
+        sum[j][0] = _mm512_loadu_ps(out + (size_t)j * to);
+        if (wide > 1) sum[j][1] = _mm512_loadu_ps(out + (size_t)j * to + 16);
+    }
+    for (r = 0; r < rows; r++, m += m_stride, weight++) {
+        __m512 a = _mm512_loadu_ps((const void *)m), b = a;
+        if (wide > 1) b = _mm512_loadu_ps((const void *)(m + 64));
+        sum[0][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[0]), sum[0][0]);
+        if (wide > 1) sum[0][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[0]), sum[0][1]);
+        if (count > 1) sum[1][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[one]), sum[1][0]);
+        if (count > 1 && wide > 1) sum[1][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[one]), sum[1][1]);
+        if (count > 2) sum[2][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[2 * one]), sum[2][0]);
+        if (count > 2 && wide > 1) sum[2][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[2 * one]), sum[2][1]);
+        if (count > 3) sum[3][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[3 * one]), sum[3][0]);
+        if (count > 3 && wide > 1) sum[3][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[3 * one]), sum[3][1]);
+    }
+    for (j = 0; j < count; j++) {
+        _mm512_storeu_ps(out + (size_t)j * to, sum[j][0]);
+        if (wide > 1) _mm512_storeu_ps(out + (size_t)j * to + 16, sum[j][1]);
+    }
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine_avx512(int count, int rows, int dim, const float *weight,
+                                                       ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+                                                       float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    int c;
+    for (c = 0; c + 32 <= dim; c += 32)
+        oscar__combine16_avx512(count, 2, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+    if (c < dim)
+        oscar__combine16_avx512(count, 1, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+}
+
+static OSCAR__AVX512 void oscar__attend_combine_avx512(int count, int rows, int dim, const float *weight,
+                                                       ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
+                                                       float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__combine_avx512(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__combine_avx512(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__combine_avx512(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    default: oscar__combine_avx512(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+static const oscar__attend_kernels oscar__attend_avx512 = {
+    oscar__attend_widen_avx512, oscar__attend_products_avx512, oscar__attend_combine_avx512, oscar__attend_limbs_avx512,
+    oscar__attend_mean_avx512, oscar__attend_score_avx512, oscar__attend_softmax_avx512, oscar__attend_rescale_avx512,
+    oscar__attend_blend_avx512
+};
+
 #endif /* OSCAR__HAS_AVX512 */
 
 /* == 3.19 KERNELS: AMX == */
@@ -8800,16 +9744,16 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
 /* == 3.21 WHICH INSTRUCTION SET == */
 
 static const oscar__kernels oscar__scalar_kernels = {
-    OSCAR_ISA_SCALAR, oscar__fwht_row
+    OSCAR_ISA_SCALAR, oscar__fwht_row, NULL
 };
 #if defined(OSCAR__HAS_AVX2)
 static const oscar__kernels oscar__avx2_kernels = {
-    OSCAR_ISA_AVX2, oscar__fwht_row
+    OSCAR_ISA_AVX2, oscar__fwht_row, NULL
 };
 #endif
 #if defined(OSCAR__HAS_AVX512)
 static const oscar__kernels oscar__avx512_kernels = {
-    OSCAR_ISA_AVX512, oscar__fwht_row
+    OSCAR_ISA_AVX512, oscar__fwht_row, &oscar__attend_avx512
 };
 #endif
 
