@@ -746,8 +746,8 @@ OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *p
 
 /* How the vector kernels of attention round queries and weights before they multiply codes (manual 1.5); rows that are
    not codes, and the scalar code, do not round. DEFAULT = HIGH.
-     HIGH   to 15 bits: |o - ref| / |ref| at most 1e-3, as a rule below 1e-4
-     LOW    to 8 and 7 bits: at most 1e-2, in about two thirds of the time */
+     HIGH   to 16 bits: |o - ref| / |ref| at most 1e-3, as a rule below 1e-4
+     LOW    to 8 bits: at most 1e-2, in about two thirds of the time */
 typedef enum oscar_precision { OSCAR_PRECISION_DEFAULT, OSCAR_PRECISION_HIGH, OSCAR_PRECISION_LOW } oscar_precision;
 
 /* What attends. Query i of q is at position position + i in the sequence.
@@ -6689,8 +6689,8 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
 
 /* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time and
    64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales of
-   V, are rounded to 15 bits (one limb: 8 and 7) of the largest one of a query and group, and split into signed bytes, n =
-   128 high + low. Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
+   V, are rounded to 16 bits (one limb: 8) of the largest one of a query and group, and split into signed bytes, n =
+   256 high + low. Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
    query, and an output for the rounded weights. The order of operations of a query does not depend on the others. */
 typedef struct oscar__vectors {
     const oscar__attend_kernels *kernels;
@@ -7994,6 +7994,9 @@ static oscar_result oscar__cache_resolve(const oscar_cache_desc *in, oscar_cache
         return OSCAR__FAIL(&in->hooks, OSCAR_ERR_SHAPE,
                            "layer_count is %i, the rotations have %i layers: give those of this model", in->layer_count,
                            oscar_rotations_count(in->rotations));
+    if (!oscar__precision_valid(in->precision))
+        return OSCAR__FAIL(&in->hooks, OSCAR_ERR_ARGUMENT, "precision is %i, which is no oscar_precision",
+                           (int)in->precision);
     memset(&p, 0, sizeof p);
     p.max_sequences = in->max_sequences;
     p.max_pages = in->max_pages;
@@ -9233,7 +9236,7 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, cons
     high = _mm512_add_epi32(sum[0], bits == 2 ? _mm512_srai_epi32(sum[8], 2) : _mm512_srai_epi32(sum[8], 4));
     if (limbs == 1) return _mm512_cvtepi32_ps(high);
     low = _mm512_add_epi32(sum[1], bits == 2 ? _mm512_srai_epi32(sum[9], 2) : _mm512_srai_epi32(sum[9], 4));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 7), low));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
 }
 
 /* 16 halves of metadata without their sign bits. */
@@ -9349,20 +9352,20 @@ OSCAR__INLINE OSCAR__AVX512 __m128 oscar__largest4_avx512(const __m512 *x)
     return _mm_max_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
 }
 
-/* Whole numbers n -> their limbs: n = 128 high + low, low in -64 .. 63; or n itself. */
+/* Whole numbers n -> their limbs: n = 256 high + low, low in -128 .. 127; or n itself. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__split_avx512(int limbs, __m512i n, signed char *limb)
 {
     __m512i high = n;
     if (limbs > 1) {
-        high = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(64)), 7);
+        high = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
         _mm_storeu_si128((__m128i *)(void *)(limb + 16),
-                         _mm512_cvtepi32_epi8(_mm512_sub_epi32(n, _mm512_slli_epi32(high, 7))));
+                         _mm512_cvtepi32_epi8(_mm512_sub_epi32(n, _mm512_slli_epi32(high, 8))));
     }
     _mm_storeu_si128((__m128i *)(void *)limb, _mm512_cvtepi32_epi8(high));
 }
 
 /* The largest whole number of the limbs. */
-OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 16256.0f : 127.0f; }
+OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
 
 /* Weights of a query times the scales s of a group, for 64 tokens, and the largest one in each lane. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights_avx512(const float *weight, const __m512 *s, __m512 *x)
@@ -9521,7 +9524,7 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
         _mm512_storeu_si512(sum, _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0xb1)));
         _mm512_storeu_si512(sum + 16, _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0xb1)));
         for (j = 0; j < 4; j++)
-            out[j] += step[j] * (limbs > 1 ? 128 * (float)sum[8 * j] + (float)sum[8 * j + 4] : (float)sum[8 * j]);
+            out[j] += step[j] * (limbs > 1 ? 256 * (float)sum[8 * j] + (float)sum[8 * j + 4] : (float)sum[8 * j]);
     }
 }
 
@@ -9576,7 +9579,7 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
             x[j] = _mm512_max_ps(x[j], logit);
         }
     }
-    for (; j < 4; j++) x[j] = x[0];
+    for (; j < 4; j++) x[j] = none;
     after = _mm_max_ps(before, oscar__largest4_avx512(x));
     same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
     _mm_storeu_ps(top, after);
@@ -9594,7 +9597,7 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
             x[j] = _mm512_add_ps(x[j], weight);
         }
     }
-    for (; j < 4; j++) x[j] = x[0];
+    for (; j < 4; j++) x[j] = _mm512_setzero_ps();
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx512(x)));
     return (_mm_movemask_ps(same) & ((1 << count) - 1)) != (1 << count) - 1;
 }
