@@ -1186,8 +1186,8 @@ typedef struct oscar__codes {
      mean      out[query] = what limb holds . bytes [dim]
      score     products of queries with 64 keys, score[query][64]. low: -centre sum, or sum where there are minima;
                start[0][4], start[1][4]: what is added in rows whose sign bit is clear, and set
-     softmax   score [query][64], times scale, capped if cap > 0 -> weights exp(logit - top). Tokens first[query] ..
-               end[query] - 1 count (both NULL: all), the others get 0. Updates top and sum; 1 if some top grew: then
+     softmax   score [query][64], times scale, capped if cap > 0 -> weights 2^(log2(e) logit - top). Tokens first[query]
+               .. end[query] - 1 count (both NULL: all), the others get 0. Updates top and sum; 1 if some top grew: then
                sums of before are to be multiplied by factor
      rescale   acc[query][dim] *= factor[query]
      blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value */
@@ -6699,6 +6699,7 @@ typedef struct oscar__vectors {
     float *acc;                                /* [count, rounded up to fours][dim]; touched by kernels and memcpy */
     float top[OSCAR__QUERIES], sum[OSCAR__QUERIES], factor[OSCAR__QUERIES];
     int whole, first[OSCAR__QUERIES], end[OSCAR__QUERIES];   /* tokens of the block that a query sees; whole: all */
+    int64_t last_start;                        /* from there on all queries see all of a page */
     float score[OSCAR__QUERIES][OSCAR__BLOCK];
 } oscar__vectors;
 
@@ -6716,6 +6717,7 @@ static void oscar__vectors_begin(const oscar__attend_kernels *kernels, const osc
     v->acc = (float *)(void *)out->acc;
     memset((void *)out->acc, 0, (size_t)padded * (size_t)v->dim * sizeof(float));
     memset(v->score, 0, sizeof v->score);
+    v->last_start = oscar__window_start(q->layer, q->position[q->count - 1]);
     for (j = 0; j < padded; j++) {
         v->top[j] = -HUGE_VALF;
         v->sum[j] = 0;
@@ -6726,6 +6728,10 @@ static void oscar__vectors_begin(const oscar__attend_kernels *kernels, const osc
 static int oscar__vectors_see(oscar__vectors *v, const oscar__queries *q, int64_t position, int tokens, int causal)
 {
     int j, most = 0;
+    if (!causal && position >= v->last_start) {
+        v->whole = 1;
+        return tokens;
+    }
     v->whole = tokens == OSCAR__BLOCK;
     for (j = 0; j < (v->count + 3) / 4 * 4; j++) {
         int64_t at = q->position[oscar__smaller(j, v->count - 1)];
@@ -6742,9 +6748,13 @@ static int oscar__vectors_see(oscar__vectors *v, const oscar__queries *q, int64_
 static int oscar__vectors_four(const oscar__vectors *v, int first)
 {
     int j;
+    if (v->whole) return 1;
     for (j = first; j < first + 4; j++) if (v->first[j] < v->end[j]) return 1;
-    return v->whole;
+    return 0;
 }
+
+/* Maxima are kept in units of ln 2: weights are powers of 2. */
+#define OSCAR__LOG2E 1.44269504f
 
 static int oscar__four_count(const oscar__vectors *v, int first) { return oscar__smaller(v->count - first, 4); }
 
@@ -6773,7 +6783,7 @@ static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const os
     for (j = 0; j < v->count; j++) {
         float share = v->sum[j] > 0 || v->sum[j] != v->sum[j] ? 1 / v->sum[j] : 0;
         for (c = 0; c < dim; c++) o[j * dim + c] *= share;
-        out->of[j].lse = v->sum[j] <= 0 ? -HUGE_VAL : (double)v->top[j] + log((double)v->sum[j]);
+        out->of[j].lse = v->sum[j] <= 0 ? -HUGE_VAL : (double)v->top[j] / 1.4426950408889634 + log((double)v->sum[j]);
         if (pair && pair->kind == OSCAR_HADAMARD) kernels->fwht(dim, o + j * dim);
     }
     if (pair && pair->kind == OSCAR_DENSE)
@@ -7095,43 +7105,57 @@ static void oscar__vector_queries_page(const oscar__attend_kernels *kernels, int
     }
 }
 
-/* The codes of a side of a head's part, block from token `first` on. */
-static oscar__codes oscar__codes_of(const oscar__page_side *s, const unsigned char *head, int first, ptrdiff_t ahead)
+/* A side of the pages: where its codes and metadata are in a head's part (offsets; the pointers of `codes` are set for
+   each block), or its rows where it has 16 bits. */
+typedef struct oscar__vector_side {
+    size_t at, tile_bytes, scale, minimum;
+    oscar__codes codes;
+    oscar__rows rows;
+} oscar__vector_side;
+
+static oscar__vector_side oscar__vector_side_of(const oscar_layout *l, int is_k)
 {
-    oscar__codes c;
-    c.codes = head + oscar__tile_at(s, first);
-    c.scale = head + s->scale + 2 * (size_t)first;
-    c.minimum = s->codec.fit == OSCAR_CLIP ? head + s->minimum + 2 * (size_t)first : NULL;
-    c.ahead = ahead;
-    c.centre = (float)oscar__centre(s->bits);
-    c.bits = s->bits;
-    c.dim = s->dim;
-    c.group = s->codec.group;
-    c.tokens = s->tokens;
-    return c;
+    oscar__page_side s = oscar__page_side_of(l, is_k);
+    oscar__vector_side out;
+    memset(&out, 0, sizeof out);
+    out.at = s.codes;
+    out.tile_bytes = oscar__tile_at(&s, OSCAR__TILE) - s.codes;
+    out.scale = s.scale;
+    out.minimum = s.codec.fit == OSCAR_CLIP ? s.minimum : OSCAR_ABSENT;
+    out.codes.centre = oscar__centre(s.bits);
+    out.codes.bits = s.bits;
+    out.codes.dim = s.dim;
+    out.codes.group = s.codec.group;
+    out.codes.tokens = s.tokens;
+    out.rows = oscar__rows_of_page(NULL, s.dim, l->window_type);
+    return out;
 }
 
-/* One block of a page, from token `first` on. */
-static void oscar__vectors_page_block(const oscar_layout *l, const unsigned char *head, int first, ptrdiff_t ahead,
-                                      const oscar__queries *q, const oscar__vector_queries *p, oscar__vectors *v)
+/* The block from token `first` on of the part of a head. */
+static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *head, int first, ptrdiff_t ahead)
 {
-    oscar__page_side k = oscar__page_side_of(l, 1), values = oscar__page_side_of(l, 0);
-    oscar__rows k_rows = oscar__rows_of_page(head + k.codes, k.dim, l->window_type);
-    oscar__rows v_rows = oscar__rows_of_page(head + values.codes, values.dim, l->window_type);
-    oscar__codes codes;
-    int f, groups = k.dim / k.codec.group;
-    if (k.bits == 16) oscar__vectors_score_rows(v, q, &k_rows, first, OSCAR__BLOCK);
-    else codes = oscar__codes_of(&k, head, first, ahead);
-    for (f = 0; f < v->count && k.bits != 16; f += 4)
+    s->rows.exact = head + s->at;
+    s->codes.codes = head + s->at + (size_t)(first / OSCAR__TILE) * s->tile_bytes;
+    s->codes.scale = head + s->scale + 2 * (size_t)first;
+    s->codes.minimum = s->minimum == OSCAR_ABSENT ? NULL : head + s->minimum + 2 * (size_t)first;
+    s->codes.ahead = ahead;
+}
+
+/* One block of a page, from token `first` on, at which k and v are. */
+static void oscar__vectors_page_block(const oscar__queries *q, const oscar__vector_queries *p, int first,
+                                      const oscar__vector_side *k, const oscar__vector_side *values, oscar__vectors *v)
+{
+    int f, groups = k->codes.dim / k->codes.group;
+    if (k->codes.bits == 16) oscar__vectors_score_rows(v, q, &k->rows, first, OSCAR__BLOCK);
+    for (f = 0; f < v->count && k->codes.bits != 16; f += 4)
         if (oscar__vectors_four(v, f))
-            v->kernels->score(oscar__four_count(v, f), v->limbs, &codes, p->limb + 2 * f * k.dim, p->step + f * groups,
-                              p->low + f * groups, p->start[f / 4], v->score[f]);
+            v->kernels->score(oscar__four_count(v, f), v->limbs, &k->codes, p->limb + 2 * f * k->codes.dim,
+                              p->step + f * groups, p->low + f * groups, p->start[f / 4], v->score[f]);
     oscar__vectors_softmax(v);
-    if (values.bits == 16) oscar__vectors_blend_rows(v, &v_rows, first, OSCAR__BLOCK);
-    else codes = oscar__codes_of(&values, head, first, ahead);
-    for (f = 0; f < v->count && values.bits != 16; f += 4)
+    if (values->codes.bits == 16) oscar__vectors_blend_rows(v, &values->rows, first, OSCAR__BLOCK);
+    for (f = 0; f < v->count && values->codes.bits != 16; f += 4)
         if (oscar__vectors_four(v, f))
-            v->kernels->blend(oscar__four_count(v, f), v->limbs, &codes, v->score[f], v->acc + f * v->dim);
+            v->kernels->blend(oscar__four_count(v, f), v->limbs, &values->codes, v->score[f], v->acc + f * v->dim);
 }
 
 /* oscar__attend_page_list. room: as many bytes as 2 [queries, rounded up to fours][k_dim]. */
@@ -7141,23 +7165,27 @@ static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const osc
 {
     oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
     int64_t start = oscar__window_start(&l->layer, q->position[0]), i;
+    size_t part = (size_t)q->head * l->head_bytes;
+    oscar__vector_side k = oscar__vector_side_of(l, 1), values = oscar__vector_side_of(l, 0);
     oscar__vector_queries p;
     oscar__vectors v;
     int b;
     oscar__vectors_begin(kernels, q, out, &v);
     if (l->layer.k_bits != 16) oscar__vector_queries_begin(kernels, v.limbs, q, room, &p);
     for (i = first; i < end; i++) {
-        const unsigned char *page = oscar__page_at(l, list, i), *head = page + (size_t)q->head * l->head_bytes;
-        const unsigned char *next = i + 1 < end ? oscar__page_at(l, list, i + 1) + (size_t)q->head * l->head_bytes
-                                    : q->head + 1 < l->layer.kv_heads
-                                        ? oscar__page_at(l, list, first) + (size_t)(q->head + 1) * l->head_bytes : head;
+        const unsigned char *page = oscar__page_at(l, list, i), *head = page + part, *next = head;
         int64_t at = list->position + i * l->page_tokens;
-        if (l->layer.k_bits != 16) oscar__vector_queries_page(kernels, v.limbs, l, page, q, &p);
-        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK)
-            if (at + b + OSCAR__BLOCK > start) {
-                oscar__vectors_see(&v, q, at + b, OSCAR__BLOCK, 0);
-                oscar__vectors_page_block(l, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head), q, &p, &v);
-            }
+        if (i + 1 < end) next = oscar__page_at(l, list, i + 1) + part;
+        else if (q->head + 1 < l->layer.kv_heads) next = oscar__page_at(l, list, first) + part + l->head_bytes;
+        if (l->layer.k_bits != 16 && (l->layer.k_page_mean > 0 || i == first))
+            oscar__vector_queries_page(kernels, v.limbs, l, page, q, &p);
+        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK) {
+            if (at + b + OSCAR__BLOCK <= start) continue;
+            oscar__vectors_see(&v, q, at + b, OSCAR__BLOCK, 0);
+            oscar__vector_side_at(&k, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
+            oscar__vector_side_at(&values, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
+            oscar__vectors_page_block(q, &p, b, &k, &values, &v);
+        }
     }
     oscar__vectors_end(&v, l->layer.v_bits != 16 && !l->layer.v_folded ? &pair : NULL, out);
 }
@@ -9209,6 +9237,20 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__plane_avx512(int count, int limbs, __m51
     if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx512(sum[7], codes, limb + 112);
 }
 
+/* The same for 16 tokens of V, all planes shifted down into one set of sums: there are but four lines to a sum. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_down_avx512(int bits, int count, int limbs, const unsigned char *p,
+                                                            size_t second, const signed char *limb, __m512i *sum)
+{
+    __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), word = _mm512_loadu_si512(p);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb, sum);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 4, sum);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 8, sum);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 12, sum);
+}
+
 /* 16 lanes of 16 codes: a line of 2 bits at p, or two lines of 4 bits at p and p + second. Every other plane is not
    shifted down but has sums of its own, sum[8 ..], of which oscar__total takes the factor. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int limbs, const unsigned char *p,
@@ -9237,6 +9279,11 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, cons
     if (limbs == 1) return _mm512_cvtepi32_ps(high);
     low = _mm512_add_epi32(sum[1], bits == 2 ? _mm512_srai_epi32(sum[9], 2) : _mm512_srai_epi32(sum[9], 4));
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total1_avx512(int limbs, const __m512i *sum)
+{
+    return _mm512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
 }
 
 /* 16 halves of metadata without their sign bits. */
@@ -9457,15 +9504,15 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__blend_avx512(int bits, int count, int li
                 const unsigned char *line = p + (size_t)tile * tile_bytes;
                 _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
                 if (bits == 4) _mm_prefetch((const char *)line + 4 * row + v->ahead, _MM_HINT_T0);
-                oscar__sixteen_avx512(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+                oscar__sixteen_down_avx512(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
             }
-            oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum), step[0], base[0], acc);
+            oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum), step[0], base[0], acc);
             if (count > 1)
-                oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum + 2), step[1], base[1], acc + row);
+                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 2), step[1], base[1], acc + row);
             if (count > 2)
-                oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum + 4), step[2], base[2], acc + 2 * row);
+                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 4), step[2], base[2], acc + 2 * row);
             if (count > 2)
-                oscar__blend_add_avx512(oscar__total_avx512(bits, limbs, sum + 6), step[3], base[3], acc + 3 * row);
+                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 6), step[3], base[3], acc + 3 * row);
         }
     }
 }
@@ -9528,20 +9575,18 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
     }
 }
 
-/* exp(x), with a relative error of about 2e-7; below -87 it is 0. NaN stays NaN. */
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp_avx512(__m512 x)
+/* 2^x = 2^floor(x) p(x - floor(x)), p a polynomial of degree 5, the best one on 0 .. 1: relative error 2e-7. Below -126
+   it is 0. NaN stays NaN. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp2_avx512(__m512 x)
 {
-    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 8);
-    __m512 f = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375f), x), p;   /* ln 2 in two parts */
-    f = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), f);
-    p = _mm512_fmadd_ps(_mm512_set1_ps(1.9875691500e-4f), f, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.0000001201e-1f));
-    p = _mm512_fmadd_ps(_mm512_mul_ps(p, f), f, f);
-    return _mm512_maskz_scalef_ps(some, _mm512_add_ps(p, _mm512_set1_ps(1)), n);
+    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    __m512 f = _mm512_sub_ps(x, _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)), p;
+    p = _mm512_fmadd_ps(_mm512_set1_ps(1.893754001e-3f), f, _mm512_set1_ps(8.949590847e-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.586033687e-2f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401418239e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931545138e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.999998808e-1f));
+    return _mm512_maskz_scalef_ps(some, p, x);   /* times 2^floor(x) */
 }
 
 /* cap tanh(x / cap); the error is a few 1e-7 of cap. */
@@ -9550,54 +9595,72 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__cap_avx512(__m512 x, float cap)
     const __m512 one = _mm512_set1_ps(1);
     __m512 y = _mm512_div_ps(x, _mm512_set1_ps(cap)), e;
     y = _mm512_max_ps(_mm512_set1_ps(-10), _mm512_min_ps(_mm512_set1_ps(10), y));   /* in this order NaN stays */
-    e = oscar__exp_avx512(_mm512_add_ps(y, y));
+    e = oscar__exp2_avx512(_mm512_mul_ps(y, _mm512_set1_ps(2 * OSCAR__LOG2E)));
     return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_div_ps(_mm512_sub_ps(e, one), _mm512_add_ps(e, one)));
 }
 
 /* Lanes below n. */
 OSCAR__INLINE unsigned oscar__lanes_below(int n) { return n <= 0 ? 0 : n < 16 ? (1u << n) - 1 : 0xffff; }
 
+/* Products of a query -> capped logits, -inf where masked. */
+static OSCAR__AVX512 void oscar__logits_avx512(float scale, float cap, int first, int end, float *score)
+{
+    int t;
+    for (t = 0; t < OSCAR__BLOCK; t += 16) {
+        __m512 logit = _mm512_mul_ps(_mm512_loadu_ps(score + t), _mm512_set1_ps(scale));
+        unsigned seen = oscar__lanes_below(end - t) & ~oscar__lanes_below(first - t);
+        if (cap > 0) logit = oscar__cap_avx512(logit, cap);
+        _mm512_storeu_ps(score + t, _mm512_mask_blend_ps((__mmask16)seen, _mm512_set1_ps(-HUGE_VALF), logit));
+    }
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__largest_avx512(const float *score)
+{
+    return _mm512_max_ps(_mm512_max_ps(_mm512_loadu_ps(score), _mm512_loadu_ps(score + 16)),
+                         _mm512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
+}
+
+/* 16 weights 2^(unit score - base). */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights16_avx512(float *score, float unit, float base)
+{
+    __m512 weight = oscar__exp2_avx512(_mm512_fmsub_ps(_mm512_loadu_ps(score), _mm512_set1_ps(unit),
+                                                       _mm512_set1_ps(base)));
+    _mm512_storeu_ps(score, weight);
+    return weight;
+}
+
 static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, float cap, const int *first,
                                                       const int *end, float *score, float *top, float *sum,
                                                       float *factor)
 {
-    const __m512 none = _mm512_set1_ps(-HUGE_VALF);
+    float unit = scale * OSCAR__LOG2E, base[4];
     __m512 x[4];
     __m128 before = _mm_loadu_ps(top), after, same, grown;
-    float base[4];
-    int j, t;
-    for (j = 0; j < count; j++) {   /* pass 1: logits, and the largest in each lane */
-        float *row = score + j * OSCAR__BLOCK;
-        x[j] = none;
-        for (t = 0; t < OSCAR__BLOCK; t += 16) {
-            __m512 logit = _mm512_mul_ps(_mm512_loadu_ps(row + t), _mm512_set1_ps(scale));
-            if (cap > 0) logit = oscar__cap_avx512(logit, cap);
-            if (first)
-                logit = _mm512_mask_blend_ps((__mmask16)(oscar__lanes_below(end[j] - t)
-                                                         & ~oscar__lanes_below(first[j] - t)), none, logit);
-            _mm512_storeu_ps(row + t, logit);
-            x[j] = _mm512_max_ps(x[j], logit);
-        }
+    int j;
+    if (cap > 0 || first) {
+        for (j = 0; j < count; j++)
+            oscar__logits_avx512(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK,
+                                 score + j * OSCAR__BLOCK);
+        unit = OSCAR__LOG2E;
     }
-    for (; j < 4; j++) x[j] = none;
-    after = _mm_max_ps(before, oscar__largest4_avx512(x));
+    for (j = 0; j < 4; j++) x[j] = oscar__largest_avx512(score + (j < count ? j : 0) * OSCAR__BLOCK);
+    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx512(x), _mm_set1_ps(unit)));
     same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
     _mm_storeu_ps(top, after);
     after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
     _mm_storeu_ps(base, after);
-    grown = _mm512_castps512_ps128(oscar__exp_avx512(_mm512_castps128_ps512(_mm_sub_ps(before, after))));
-    grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
-    _mm_storeu_ps(factor, grown);
-    for (j = 0; j < count; j++) {   /* pass 2: weights */
+    for (j = 0; j < 4; j++) {
         float *row = score + j * OSCAR__BLOCK;
         x[j] = _mm512_setzero_ps();
-        for (t = 0; t < OSCAR__BLOCK; t += 16) {
-            __m512 weight = oscar__exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(row + t), _mm512_set1_ps(base[j])));
-            _mm512_storeu_ps(row + t, weight);
-            x[j] = _mm512_add_ps(x[j], weight);
-        }
+        if (j >= count) continue;
+        x[j] = _mm512_add_ps(_mm512_add_ps(oscar__weights16_avx512(row, unit, base[j]),
+                                           oscar__weights16_avx512(row + 16, unit, base[j])),
+                             _mm512_add_ps(oscar__weights16_avx512(row + 32, unit, base[j]),
+                                           oscar__weights16_avx512(row + 48, unit, base[j])));
     }
-    for (; j < 4; j++) x[j] = _mm512_setzero_ps();
+    grown = _mm512_castps512_ps128(oscar__exp2_avx512(_mm512_castps128_ps512(_mm_sub_ps(before, after))));
+    grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
+    _mm_storeu_ps(factor, grown);
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx512(x)));
     return (_mm_movemask_ps(same) & ((1 << count) - 1)) != (1 << count) - 1;
 }
