@@ -9201,6 +9201,574 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
 /* == 3.17 KERNELS: AVX2 == */
 #if defined(OSCAR__HAS_AVX2)
 
+/* -- attention -- */
+
+/* The largest whole number of the limbs. */
+OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
+
+/* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
+#define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
+    switch (((bits) == 4 ? 6 : 0) + ((limbs) == 1 ? 3 : 0) + ((count) < 3 ? (count) - 1 : 2)) { \
+    case 0: f(2, 1, 2, OSCAR__UNPACK arguments); break; \
+    case 1: f(2, 2, 2, OSCAR__UNPACK arguments); break; \
+    case 2: f(2, 4, 2, OSCAR__UNPACK arguments); break; \
+    case 3: f(2, 1, 1, OSCAR__UNPACK arguments); break; \
+    case 4: f(2, 2, 1, OSCAR__UNPACK arguments); break; \
+    case 5: f(2, 4, 1, OSCAR__UNPACK arguments); break; \
+    case 6: f(4, 1, 2, OSCAR__UNPACK arguments); break; \
+    case 7: f(4, 2, 2, OSCAR__UNPACK arguments); break; \
+    case 8: f(4, 4, 2, OSCAR__UNPACK arguments); break; \
+    case 9: f(4, 1, 1, OSCAR__UNPACK arguments); break; \
+    case 10: f(4, 2, 1, OSCAR__UNPACK arguments); break; \
+    default: f(4, 4, 1, OSCAR__UNPACK arguments); break; \
+    }
+#define OSCAR__UNPACK(...) __VA_ARGS__
+
+/* The same four signed bytes in all lanes; gcc would keep the broadcasts of a loop on the stack. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__four_avx2(const signed char *four)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __m256i all;
+    __asm__("vpbroadcastd {%1, %0|%0, %1}" : "=x"(all) : "m"(*(const bytes *)four));
+    return all;
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    return _mm256_set1_epi32(word);
+#endif
+}
+
+/* sum += codes . four, in 16 bits: products of two neighbours together, at most 2 * 3 * 128, or 2 * 15 * 128. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_avx2(__m256i sum, __m256i codes, const signed char *four)
+{
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, oscar__four_avx2(four)));
+}
+
+/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__plane_avx2(int count, int limbs, __m256i codes, const signed char *limb,
+                                                 __m256i *sum)
+{
+    sum[0] = oscar__dot_avx2(sum[0], codes, limb);
+    if (limbs > 1) sum[1] = oscar__dot_avx2(sum[1], codes, limb + 16);
+    if (count > 1) sum[2] = oscar__dot_avx2(sum[2], codes, limb + 32);
+    if (count > 1 && limbs > 1) sum[3] = oscar__dot_avx2(sum[3], codes, limb + 48);
+    if (count > 2) sum[4] = oscar__dot_avx2(sum[4], codes, limb + 64);
+    if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx2(sum[5], codes, limb + 80);
+    if (count > 2) sum[6] = oscar__dot_avx2(sum[6], codes, limb + 96);
+    if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx2(sum[7], codes, limb + 112);
+}
+
+/* 8 lanes of 16 codes: half a line of 2 bits at p, or halves of two lines of 4 bits at p and p + second. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__sixteen_avx2(int bits, int count, int limbs, const unsigned char *p,
+                                                   size_t second, const signed char *limb, __m256i *sum)
+{
+    __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
+    __m256i word = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 4, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_loadu_si256((const __m256i *)(const void *)(p + second));
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 8, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 12, sum);
+}
+
+/* How many sixteens a sum of 16 bits holds: 8 of 2 bits (8 * 4 * 768), 2 of 4 bits (2 * 4 * 3840). */
+OSCAR__INLINE int oscar__room_avx2(int bits) { return bits == 2 ? 8 : 2; }
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__zeros_avx2(__m256i *sum)
+{
+    sum[0] = sum[1] = sum[2] = sum[3] = sum[4] = sum[5] = sum[6] = sum[7] = _mm256_setzero_si256();
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__wide_avx2(__m256i all, __m256i sum)
+{
+    return _mm256_add_epi32(all, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+}
+
+/* all += sums, which start anew. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__drain_avx2(int count, int limbs, __m256i *sum, __m256i *all)
+{
+    all[0] = oscar__wide_avx2(all[0], sum[0]);
+    if (limbs > 1) all[1] = oscar__wide_avx2(all[1], sum[1]);
+    if (count > 1) all[2] = oscar__wide_avx2(all[2], sum[2]);
+    if (count > 1 && limbs > 1) all[3] = oscar__wide_avx2(all[3], sum[3]);
+    if (count > 2) all[4] = oscar__wide_avx2(all[4], sum[4]);
+    if (count > 2 && limbs > 1) all[5] = oscar__wide_avx2(all[5], sum[5]);
+    if (count > 2) all[6] = oscar__wide_avx2(all[6], sum[6]);
+    if (count > 2 && limbs > 1) all[7] = oscar__wide_avx2(all[7], sum[7]);
+    oscar__zeros_avx2(sum);
+}
+
+/* The sums of a query from its two: exact. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__total_avx2(int limbs, const __m256i *all)
+{
+    return _mm256_cvtepi32_ps(limbs == 1 ? all[0] : _mm256_add_epi32(_mm256_slli_epi32(all[0], 8), all[1]));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__abs_avx2(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+
+/* 8 halves of metadata. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__halves_avx2(const unsigned char *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+/* score += scale (total step + low), or scale total step + minimum low. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__scaled_avx2(__m256 total, float step, float low, __m256 scale, int has_minimum,
+                                                    __m256 minimum, __m256 score)
+{
+    if (!has_minimum)
+        return _mm256_fmadd_ps(_mm256_fmadd_ps(total, _mm256_set1_ps(step), _mm256_set1_ps(low)), scale, score);
+    score = _mm256_fmadd_ps(minimum, _mm256_set1_ps(low), score);
+    return _mm256_fmadd_ps(_mm256_mul_ps(total, _mm256_set1_ps(step)), scale, score);
+}
+
+/* A group: products with its codes, sum by sum. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__group_avx2(int bits, int count, int limbs, int group, const unsigned char *p,
+                                                 ptrdiff_t ahead, const signed char *limb, __m256i *all)
+{
+    __m256i sum[8];
+    int c, end;
+    oscar__zeros_avx2(sum);
+    oscar__zeros_avx2(all);
+    for (c = 0; c < group;) {
+        end = c + 16 * oscar__room_avx2(bits) < group ? c + 16 * oscar__room_avx2(bits) : group;
+        for (; c < end; c += 16, p += 32 * bits, limb += 128) {
+            _mm_prefetch((const char *)p + ahead, _MM_HINT_T0);
+            oscar__sixteen_avx2(bits, count, limbs, p, 64, limb, sum);
+        }
+        oscar__drain_avx2(count, limbs, sum, all);
+    }
+}
+
+/* 8 tokens whose words are at p. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__score8_avx2(int bits, int count, int limbs, const oscar__codes *k,
+                                                  const unsigned char *p, size_t metadata, const signed char *limb,
+                                                  const float *step, const float *low, const float *start, float *score)
+{
+    const unsigned char *scales = k->scale + metadata, *minima = k->minimum ? k->minimum + metadata : NULL;
+    __m256 negative = _mm256_castsi256_ps(
+        _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)scales)));
+    __m256 s[4], minimum = _mm256_setzero_ps();
+    int at, j;
+    for (j = 0; j < 4; j++)
+        s[j] = _mm256_blendv_ps(_mm256_set1_ps(start[j]), _mm256_set1_ps(start[4 + j]), negative);
+    for (at = 0; at < k->dim; at += k->group, step += 4, low += 4, scales += 2 * k->tokens) {
+        __m256i all[8];
+        __m256 scale = oscar__abs_avx2(oscar__halves_avx2(scales));
+        oscar__group_avx2(bits, count, limbs, k->group, p + 2 * bits * at, k->ahead, limb + 8 * at, all);
+        if (minima) { minimum = oscar__halves_avx2(minima); minima += 2 * k->tokens; }
+        s[0] = oscar__scaled_avx2(oscar__total_avx2(limbs, all), step[0], low[0], scale, minima != NULL, minimum, s[0]);
+        if (count > 1)
+            s[1] = oscar__scaled_avx2(oscar__total_avx2(limbs, all + 2), step[1], low[1], scale, minima != NULL,
+                                      minimum, s[1]);
+        if (count > 2)
+            s[2] = oscar__scaled_avx2(oscar__total_avx2(limbs, all + 4), step[2], low[2], scale, minima != NULL,
+                                      minimum, s[2]);
+        if (count > 2)
+            s[3] = oscar__scaled_avx2(oscar__total_avx2(limbs, all + 6), step[3], low[3], scale, minima != NULL,
+                                      minimum, s[3]);
+    }
+    for (j = 0; j < count; j++) _mm256_storeu_ps(score + j * OSCAR__BLOCK, s[j]);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__score_avx2(int bits, int count, int limbs, const oscar__codes *k,
+                                                 const signed char *limb, const float *step, const float *low,
+                                                 const float *start, float *score)
+{
+    size_t tile_bytes = (size_t)(2 * bits * k->dim), t;
+    for (t = 0; t < OSCAR__BLOCK; t += 8)
+        oscar__score8_avx2(bits, count, limbs, k, k->codes + t / 16 * tile_bytes + t % 16 * 4, 2 * t, limb, step, low,
+                           start, score + t);
+}
+
+static OSCAR__AVX2 void oscar__attend_score_avx2(int count, int limbs, const oscar__codes *k, const signed char *limb,
+                                                 const float *step, const float *low, const float *start, float *score)
+{
+    OSCAR__BY_SHAPE(oscar__score_avx2, k->bits, count, limbs, (k, limb, step, low, start, score))
+}
+
+/* Reductions of four vectors at once: result q is the sum, or the largest number, of x[q]. A NaN may get lost in the
+   latter. */
+OSCAR__INLINE OSCAR__AVX2 __m128 oscar__sum4_avx2(const __m256 *x)
+{
+    __m256 a = _mm256_add_ps(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+    __m256 b = _mm256_add_ps(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+    __m256 c = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    return _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
+}
+OSCAR__INLINE OSCAR__AVX2 __m128 oscar__largest4_avx2(const __m256 *x)
+{
+    __m256 a = _mm256_max_ps(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+    __m256 b = _mm256_max_ps(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+    __m256 c = _mm256_max_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    return _mm_max_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
+}
+
+/* 8 whole numbers n -> their limbs: n = 256 high + low, low in -128 .. 127; or n itself. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__split_avx2(int limbs, __m256i n, signed char *limb)
+{
+    __m256i high = n, low = n, bytes;
+    if (limbs > 1) {
+        high = _mm256_srai_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(128)), 8);
+        low = _mm256_sub_epi32(n, _mm256_slli_epi32(high, 8));
+    }
+    bytes = _mm256_packs_epi32(high, low);   /* in each half four of high, four of low */
+    bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(bytes, bytes), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+    _mm_storel_epi64((__m128i *)(void *)limb, _mm256_castsi256_si128(bytes));
+    if (limbs > 1)
+        _mm_storel_epi64((__m128i *)(void *)(limb + 16), _mm_srli_si128(_mm256_castsi256_si128(bytes), 8));
+}
+
+/* Weights of a block and a group as limbs [4 tiles][4 queries][2][16]; step and base of each query, so that the sum over
+   tokens of weight times value is step (limbs . codes) + base. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__blend_limbs_avx2(int count, int limbs, const oscar__codes *v,
+                                                       const unsigned char *scales, const unsigned char *minima,
+                                                       const float *weight, signed char *limb, float *step, float *base)
+{
+    __m256 s[8], x[4][8], most[4], sum[4];
+    __m128 top, some;
+    float inverse[4];
+    int j, t;
+    for (t = 0; t < 8; t++) s[t] = oscar__abs_avx2(oscar__halves_avx2(scales + 16 * t));
+    for (j = 0; j < 4; j++) {
+        const float *row = weight + (j < count ? j : 0) * OSCAR__BLOCK;
+        most[j] = sum[j] = _mm256_setzero_ps();
+        for (t = 0; t < 8; t++) {
+            x[j][t] = _mm256_mul_ps(_mm256_loadu_ps(row + 8 * t), s[t]);
+            most[j] = _mm256_max_ps(most[j], x[j][t]);
+            if (minima)
+                sum[j] = _mm256_fmadd_ps(_mm256_loadu_ps(row + 8 * t), oscar__halves_avx2(minima + 16 * t), sum[j]);
+        }
+    }
+    top = oscar__largest4_avx2(most);
+    some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(step, top);
+    for (j = 0; j < count; j++) {
+        __m256i all = _mm256_setzero_si256();
+        for (t = 0; t < 8; t++) {
+            __m256i n = _mm256_cvtps_epi32(_mm256_mul_ps(x[j][t], _mm256_set1_ps(inverse[j])));
+            all = _mm256_add_epi32(all, n);
+            oscar__split_avx2(limbs, n, limb + 128 * (t / 2) + 32 * j + 8 * (t % 2));
+        }
+        if (!minima) sum[j] = _mm256_cvtepi32_ps(all);
+    }
+    some = oscar__sum4_avx2(sum);
+    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    _mm_storeu_ps(base, some);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__blend_add_avx2(__m256 total, float step, float base, float *acc)
+{
+    __m256 sum = _mm256_fmadd_ps(total, _mm256_set1_ps(step), _mm256_set1_ps(base));
+    _mm256_storeu_ps(acc, _mm256_add_ps(_mm256_loadu_ps(acc), sum));
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs, const oscar__codes *v,
+                                                 const float *weight, float *acc)
+{
+    size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
+    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
+    signed char limb[4 * 128];
+    float step[4], base[4];
+    int at, c, tile;
+    for (at = 0; at < v->dim; at += v->group) {
+        oscar__blend_limbs_avx2(count, limbs, v, scales, minima, weight, limb, step, base);
+        scales += 2 * v->tokens;
+        if (minima) minima += 2 * v->tokens;
+        for (c = 0; c < v->group; c += 8, p += 32, acc += 8) {
+            __m256i sum[8], all[8];
+            oscar__zeros_avx2(sum);
+            oscar__zeros_avx2(all);
+            for (tile = 0; tile < 4; tile++) {
+                const unsigned char *line = p + (size_t)tile * tile_bytes;
+                _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx2(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+                if (bits == 4 && tile == 1) oscar__drain_avx2(count, limbs, sum, all);
+            }
+            oscar__drain_avx2(count, limbs, sum, all);
+            oscar__blend_add_avx2(oscar__total_avx2(limbs, all), step[0], base[0], acc);
+            if (count > 1) oscar__blend_add_avx2(oscar__total_avx2(limbs, all + 2), step[1], base[1], acc + row);
+            if (count > 2) oscar__blend_add_avx2(oscar__total_avx2(limbs, all + 4), step[2], base[2], acc + 2 * row);
+            if (count > 2) oscar__blend_add_avx2(oscar__total_avx2(limbs, all + 6), step[3], base[3], acc + 3 * row);
+        }
+    }
+}
+
+static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, int limbs, const oscar__codes *v, const float *weight,
+                                                 float *acc)
+{
+    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, limbs, (v, weight, acc))
+}
+
+static OSCAR__AVX2 void oscar__attend_limbs_avx2(int limbs, int dim, int group, int query, const float *x,
+                                                 signed char *limb, float *step, float *sum)
+{
+    const __m256 finite = _mm256_set1_ps(FLT_MAX);
+    int at, c;
+    for (at = 0; at < dim; at += group, step += 4, sum += 4) {
+        __m256 most = _mm256_setzero_ps(), bad = most, share, four[4];
+        __m256i all = _mm256_setzero_si256();
+        float top, unit;
+        for (c = at; c < at + group; c += 8) {
+            __m256 a = oscar__abs_avx2(_mm256_loadu_ps(x + c));
+            bad = _mm256_or_ps(bad, _mm256_cmp_ps(a, finite, _CMP_NLE_UQ));
+            most = _mm256_max_ps(most, a);
+        }
+        four[0] = four[1] = four[2] = four[3] = most;
+        top = _mm256_movemask_ps(bad) ? 0 : _mm_cvtss_f32(oscar__largest4_avx2(four));
+        unit = _mm256_movemask_ps(bad) ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(limbs) : 0;
+        share = _mm256_set1_ps(top > 1e-34f ? oscar__limbs_most(limbs) / top : 0);
+        for (c = at; c < at + group; c += 8) {
+            __m256i n = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + c), share));
+            all = _mm256_add_epi32(all, n);
+            oscar__split_avx2(limbs, n, limb + 8 * (c - c % 16) + 32 * query + c % 16);
+        }
+        four[0] = four[1] = four[2] = four[3] = _mm256_cvtepi32_ps(all);
+        step[query] = unit;
+        sum[query] = unit * _mm_cvtss_f32(oscar__sum4_avx2(four));
+    }
+}
+
+static OSCAR__AVX2 void oscar__attend_mean_avx2(int limbs, int dim, int group, const unsigned char *bytes,
+                                                const signed char *limb, const float *step, float *out)
+{
+    int at, c, j;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    for (at = 0; at < dim; at += group, step += 4)
+        for (j = 0; j < 4; j++) {
+            __m256i high = _mm256_setzero_si256(), low = high;
+            __m256 x[4];
+            float sums[4];
+            for (c = at; c < at + group; c += 16) {
+                const __m128i *l = (const __m128i *)(const void *)(limb + 8 * c + 32 * j);
+                __m256i n = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
+                high = _mm256_add_epi32(high, _mm256_madd_epi16(n, _mm256_cvtepi8_epi16(_mm_loadu_si128(l))));
+                low = _mm256_add_epi32(low, _mm256_madd_epi16(n, _mm256_cvtepi8_epi16(_mm_loadu_si128(l + 1))));
+            }
+            x[0] = x[2] = _mm256_cvtepi32_ps(high);
+            x[1] = x[3] = _mm256_cvtepi32_ps(low);
+            _mm_storeu_ps(sums, oscar__sum4_avx2(x));
+            out[j] += step[j] * (limbs > 1 ? 256 * sums[0] + sums[1] : sums[0]);
+        }
+}
+
+/* 2^x = 2^floor(x) p(x - floor(x)), p a polynomial of degree 5, the best one on 0 .. 1: relative error 2e-7. Below -125
+   it is 0. NaN stays NaN. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__exp2_avx2(__m256 x)
+{
+    __m256 some = _mm256_cmp_ps(x, _mm256_set1_ps(-125.0f), _CMP_NLT_UQ), n = _mm256_floor_ps(x);
+    __m256 f = _mm256_sub_ps(x, n), p;
+    p = _mm256_fmadd_ps(_mm256_set1_ps(1.893754001e-3f), f, _mm256_set1_ps(8.949590847e-3f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(5.586033687e-2f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.401418239e-1f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.931545138e-1f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(9.999998808e-1f));
+    n = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
+    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_castps_si256(n)));
+    p = _mm256_blendv_ps(p, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_and_ps(some, p);
+}
+
+/* cap tanh(x / cap); the error is a few 1e-7 of cap. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__cap_avx2(__m256 x, float cap)
+{
+    const __m256 one = _mm256_set1_ps(1);
+    __m256 y = _mm256_div_ps(x, _mm256_set1_ps(cap)), e;
+    y = _mm256_max_ps(_mm256_set1_ps(-10), _mm256_min_ps(_mm256_set1_ps(10), y));   /* in this order NaN stays */
+    e = oscar__exp2_avx2(_mm256_mul_ps(y, _mm256_set1_ps(2 * OSCAR__LOG2E)));
+    return _mm256_mul_ps(_mm256_set1_ps(cap), _mm256_div_ps(_mm256_sub_ps(e, one), _mm256_add_ps(e, one)));
+}
+
+/* Products of a query -> capped logits, -inf where masked. */
+static OSCAR__AVX2 void oscar__logits_avx2(float scale, float cap, int first, int end, float *score)
+{
+    int t;
+    for (t = 0; t < OSCAR__BLOCK; t += 8) {
+        __m256 logit = _mm256_mul_ps(_mm256_loadu_ps(score + t), _mm256_set1_ps(scale));
+        __m256i at = _mm256_add_epi32(_mm256_set1_epi32(t), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        __m256i hidden = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), at),
+                                         _mm256_cmpgt_epi32(at, _mm256_set1_epi32(end - 1)));
+        if (cap > 0) logit = oscar__cap_avx2(logit, cap);
+        _mm256_storeu_ps(score + t,
+                         _mm256_blendv_ps(logit, _mm256_set1_ps(-HUGE_VALF), _mm256_castsi256_ps(hidden)));
+    }
+}
+
+static OSCAR__AVX2 int oscar__attend_softmax_avx2(int count, float scale, float cap, const int *first, const int *end,
+                                                  float *score, float *top, float *sum, float *factor)
+{
+    float unit = scale * OSCAR__LOG2E, base[4];
+    __m256 x[4];
+    __m128 before = _mm_loadu_ps(top), after, same, grown;
+    int j, t;
+    if (cap > 0 || first) {
+        for (j = 0; j < count; j++)
+            oscar__logits_avx2(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
+        unit = OSCAR__LOG2E;
+    }
+    for (j = 0; j < 4; j++) {
+        const float *row = score + (j < count ? j : 0) * OSCAR__BLOCK;
+        x[j] = _mm256_loadu_ps(row);
+        for (t = 8; t < OSCAR__BLOCK; t += 8) x[j] = _mm256_max_ps(x[j], _mm256_loadu_ps(row + t));
+    }
+    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx2(x), _mm_set1_ps(unit)));
+    same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
+    _mm_storeu_ps(top, after);
+    after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
+    _mm_storeu_ps(base, after);
+    for (j = 0; j < 4; j++) {
+        float *row = score + j * OSCAR__BLOCK;
+        x[j] = _mm256_setzero_ps();
+        for (t = 0; t < OSCAR__BLOCK && j < count; t += 8) {
+            __m256 weight = oscar__exp2_avx2(_mm256_fmsub_ps(_mm256_loadu_ps(row + t), _mm256_set1_ps(unit),
+                                                             _mm256_set1_ps(base[j])));
+            _mm256_storeu_ps(row + t, weight);
+            x[j] = _mm256_add_ps(x[j], weight);
+        }
+    }
+    grown = _mm256_castps256_ps128(oscar__exp2_avx2(_mm256_castps128_ps256(_mm_sub_ps(before, after))));
+    grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
+    _mm_storeu_ps(factor, grown);
+    _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx2(x)));
+    return (_mm_movemask_ps(same) & ((1 << count) - 1)) != (1 << count) - 1;
+}
+
+static OSCAR__AVX2 void oscar__attend_rescale_avx2(int count, int dim, const float *factor, float *acc)
+{
+    int j, c;
+    for (j = 0; j < count; j++, acc += dim)
+        for (c = 0; c < dim; c += 8)
+            _mm256_storeu_ps(acc + c, _mm256_mul_ps(_mm256_loadu_ps(acc + c), _mm256_set1_ps(factor[j])));
+}
+
+/* 8 values of a row as floats. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__widen8_avx2(oscar_type type, oscar_type round, const unsigned char *p)
+{
+    __m256 x;
+    if (type == OSCAR_BF16)
+        x = _mm256_castsi256_ps(_mm256_slli_epi32(
+            _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), 16));
+    else if (type == OSCAR_F16) x = oscar__halves_avx2(p);
+    else x = _mm256_loadu_ps((const float *)(const void *)p);
+    if (round == OSCAR_BF16 && type != OSCAR_BF16) {
+        __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        x = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000)));
+    }
+    if (round == OSCAR_F16 && type != OSCAR_F16)
+        x = _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return x;
+}
+
+static OSCAR__AVX2 void oscar__attend_widen_avx2(oscar_type type, oscar_type round, int rows, int dim,
+                                                 const unsigned char *x, ptrdiff_t stride, float *out)
+{
+    int r, c, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r++, x += stride, out += dim)
+        for (c = 0; c < dim; c += 8) _mm256_storeu_ps(out + c, oscar__widen8_avx2(type, round, x + c * size));
+}
+
+/* The products of each row with the queries. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
+                                                    const char *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
+    const float *x3 = x + (count > 3 ? 3 * one : 0);
+    int r, c;
+    for (r = 0; r < rows; r++, m += m_stride, out++) {
+        __m256 sum[4];
+        float products[4];
+        sum[0] = sum[1] = sum[2] = sum[3] = _mm256_setzero_ps();
+        for (c = 0; c < dim; c += 8) {
+            __m256 row = _mm256_loadu_ps((const float *)(const void *)(m + (size_t)c * sizeof(float)));
+            sum[0] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x + c), sum[0]);
+            if (count > 1) sum[1] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x1 + c), sum[1]);
+            if (count > 2) sum[2] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x2 + c), sum[2]);
+            if (count > 3) sum[3] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x3 + c), sum[3]);
+        }
+        _mm_storeu_ps(products, oscar__sum4_avx2(sum));
+        out[0] = products[0];
+        if (count > 1) out[to] = products[1];
+        if (count > 2) out[2 * to] = products[2];
+        if (count > 3) out[3 * to] = products[3];
+    }
+}
+
+static OSCAR__AVX2 void oscar__attend_products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
+                                                    const void *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__products_avx2(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__products_avx2(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__products_avx2(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    default: oscar__products_avx2(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+/* out += the sum over rows, for 16 channels; rows in order. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(int count, int rows, const float *weight, size_t one,
+                                                     const char *m, ptrdiff_t m_stride, float *out, size_t to)
+{
+    __m256 sum[4][2];
+    int r, j;
+    for (j = 0; j < count; j++) {
+        sum[j][0] = _mm256_loadu_ps(out + (size_t)j * to);
+        sum[j][1] = _mm256_loadu_ps(out + (size_t)j * to + 8);
+    }
+    for (r = 0; r < rows; r++, m += m_stride, weight++) {
+        __m256 a = _mm256_loadu_ps((const float *)(const void *)m);
+        __m256 b = _mm256_loadu_ps((const float *)(const void *)(m + 32));
+        sum[0][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[0]), sum[0][0]);
+        sum[0][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[0]), sum[0][1]);
+        if (count > 1) sum[1][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[one]), sum[1][0]);
+        if (count > 1) sum[1][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[one]), sum[1][1]);
+        if (count > 2) sum[2][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[2 * one]), sum[2][0]);
+        if (count > 2) sum[2][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[2 * one]), sum[2][1]);
+        if (count > 3) sum[3][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[3 * one]), sum[3][0]);
+        if (count > 3) sum[3][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[3 * one]), sum[3][1]);
+    }
+    for (j = 0; j < count; j++) {
+        _mm256_storeu_ps(out + (size_t)j * to, sum[j][0]);
+        _mm256_storeu_ps(out + (size_t)j * to + 8, sum[j][1]);
+    }
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine_avx2(int count, int rows, int dim, const float *weight,
+                                                   ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+                                                   float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    int c;
+    for (c = 0; c < dim; c += 16)
+        oscar__combine16_avx2(count, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+}
+
+static OSCAR__AVX2 void oscar__attend_combine_avx2(int count, int rows, int dim, const float *weight,
+                                                   ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
+                                                   float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__combine_avx2(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__combine_avx2(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__combine_avx2(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    default: oscar__combine_avx2(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+static const oscar__attend_kernels oscar__attend_avx2 = {
+    oscar__attend_widen_avx2, oscar__attend_products_avx2, oscar__attend_combine_avx2, oscar__attend_limbs_avx2,
+    oscar__attend_mean_avx2, oscar__attend_score_avx2, oscar__attend_softmax_avx2, oscar__attend_rescale_avx2,
+    oscar__attend_blend_avx2
+};
+
 #endif /* OSCAR__HAS_AVX2 */
 
 /* == 3.18 KERNELS: AVX-512 == */
@@ -9353,24 +9921,6 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__score_avx512(int bits, int count, int li
     }
 }
 
-/* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
-#define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
-    switch (((bits) == 4 ? 6 : 0) + ((limbs) == 1 ? 3 : 0) + ((count) < 3 ? (count) - 1 : 2)) { \
-    case 0: f(2, 1, 2, OSCAR__UNPACK arguments); break; \
-    case 1: f(2, 2, 2, OSCAR__UNPACK arguments); break; \
-    case 2: f(2, 4, 2, OSCAR__UNPACK arguments); break; \
-    case 3: f(2, 1, 1, OSCAR__UNPACK arguments); break; \
-    case 4: f(2, 2, 1, OSCAR__UNPACK arguments); break; \
-    case 5: f(2, 4, 1, OSCAR__UNPACK arguments); break; \
-    case 6: f(4, 1, 2, OSCAR__UNPACK arguments); break; \
-    case 7: f(4, 2, 2, OSCAR__UNPACK arguments); break; \
-    case 8: f(4, 4, 2, OSCAR__UNPACK arguments); break; \
-    case 9: f(4, 1, 1, OSCAR__UNPACK arguments); break; \
-    case 10: f(4, 2, 1, OSCAR__UNPACK arguments); break; \
-    default: f(4, 4, 1, OSCAR__UNPACK arguments); break; \
-    }
-#define OSCAR__UNPACK(...) __VA_ARGS__
-
 static OSCAR__AVX512 void oscar__attend_score_avx512(int count, int limbs, const oscar__codes *k,
                                                      const signed char *limb, const float *step, const float *low,
                                                      const float *start, float *score)
@@ -9410,9 +9960,6 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__split_avx512(int limbs, __m512i n, signe
     }
     _mm_storeu_si128((__m128i *)(void *)limb, _mm512_cvtepi32_epi8(high));
 }
-
-/* The largest whole number of the limbs. */
-OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
 
 /* Weights of a query times the scales s of a group, for 64 tokens, and the largest one in each lane. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights_avx512(const float *weight, const __m512 *s, __m512 *x)
@@ -9814,7 +10361,7 @@ static const oscar__kernels oscar__scalar_kernels = {
 };
 #if defined(OSCAR__HAS_AVX2)
 static const oscar__kernels oscar__avx2_kernels = {
-    OSCAR_ISA_AVX2, oscar__fwht_row, NULL
+    OSCAR_ISA_AVX2, oscar__fwht_row, &oscar__attend_avx2
 };
 #endif
 #if defined(OSCAR__HAS_AVX512)
