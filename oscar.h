@@ -9224,25 +9224,22 @@ OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f :
     }
 #define OSCAR__UNPACK(...) __VA_ARGS__
 
-/* The same four signed bytes in all lanes; gcc would keep the broadcasts of a loop on the stack. */
-OSCAR__INLINE OSCAR__AVX2 __m256i oscar__four_avx2(const signed char *four)
+/* sum += codes . four signed bytes, the same ones for all lanes, in 16 bits: products of two neighbours together, at most
+   2 * 3 * 128, or 2 * 15 * 128. gcc would take the broadcasts out of loops and keep them on the stack, and change the
+   order of sums so that products wait there, too. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_avx2(__m256i sum, __m256i codes, const signed char *four)
 {
 #if defined(__GNUC__) || defined(__clang__)
     typedef struct { signed char byte[4]; } bytes;
     __m256i all;
-    __asm__("vpbroadcastd {%1, %0|%0, %1}" : "=x"(all) : "m"(*(const bytes *)four));
-    return all;
+    __asm__("vpbroadcastd {%3, %1|%1, %3}\n\tvpmaddubsw {%1, %2, %1|%1, %2, %1}\n\tvpaddw {%1, %0, %0|%0, %0, %1}"
+            : "+x"(sum), "=&x"(all) : "x"(codes), "m"(*(const bytes *)four));
+    return sum;
 #else
     int32_t word;
     memcpy(&word, four, 4);
-    return _mm256_set1_epi32(word);
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, _mm256_set1_epi32(word)));
 #endif
-}
-
-/* sum += codes . four, in 16 bits: products of two neighbours together, at most 2 * 3 * 128, or 2 * 15 * 128. */
-OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_avx2(__m256i sum, __m256i codes, const signed char *four)
-{
-    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, oscar__four_avx2(four)));
 }
 
 /* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
