@@ -1174,8 +1174,8 @@ typedef struct oscar__codes {
     int bits, dim, group, tokens;
 } oscar__codes;
 
-/* What attention does in vectors, for four queries at a time (3.13): `count` is 1 to 4, arrays have room for 4. limbs: 1
-   or 2, the bytes of a number that is multiplied with codes; limb: [dim / 16][4 queries][2][16].
+/* What attention does in vectors, for four queries at a time (3.13): `count` is 1 to 4, arrays have room for 4. limbs:
+   1 or 2, the bytes of a number that is multiplied with codes; limb: [dim / 16][4 queries][2][16].
 
      widen     `rows` rows of `type` from x on, `stride` bytes apart, rounded to `round`, as out [rows][dim]; finite
                where they are rounded
@@ -6687,9 +6687,9 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
 
 /* ---- vectors ---- */
 
-/* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time and
-   64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales of
-   V, are rounded to 16 bits (one limb: 8) of the largest one of a query and group, and split into signed bytes, n =
+/* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time
+   and 64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales
+   of V, are rounded to 16 bits (one limb: 8) of the largest one of a query and group, and split into signed bytes, n =
    256 high + low. Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
    query, and an output for the rounded weights. The order of operations of a query does not depend on the others. */
 typedef struct oscar__vectors {
@@ -6724,7 +6724,7 @@ static void oscar__vectors_begin(const oscar__attend_kernels *kernels, const osc
     }
 }
 
-/* Sets which of `tokens` tokens from `position` on each query sees, rows causally. Returns how far the farthest sees. */
+/* Sets which of `tokens` tokens from `position` on each query sees, rows causally. Returns how far they see. */
 static int oscar__vectors_see(oscar__vectors *v, const oscar__queries *q, int64_t position, int tokens, int causal)
 {
     int j, most = 0;
@@ -6765,14 +6765,14 @@ static void oscar__vectors_softmax(oscar__vectors *v)
     for (f = 0; f < v->count; f += 4) {
         int count = oscar__four_count(v, f);
         if (oscar__vectors_four(v, f)
-            && v->kernels->softmax(count, v->scale, v->cap, v->whole ? NULL : v->first + f, v->whole ? NULL : v->end + f,
-                                   v->score[f], v->top + f, v->sum + f, v->factor + f))
+            && v->kernels->softmax(count, v->scale, v->cap, v->whole ? NULL : v->first + f,
+                                   v->whole ? NULL : v->end + f, v->score[f], v->top + f, v->sum + f, v->factor + f))
             v->kernels->rescale(count, v->dim, v->factor + f, v->acc + f * v->dim);
     }
 }
 
-/* Normalises, transforms back where pair is given, and makes doubles of it in place: in a pass over floats that end where
-   the doubles end, the doubles never reach a float that is still to be read. */
+/* Normalises, transforms back where pair is given, and makes doubles of it in place: in a pass over floats that end
+   where the doubles end, the doubles never reach a float that is still to be read. */
 static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const oscar_pair *pair, oscar__partial *out)
 {
     float o[OSCAR__VALUES], *back = v->acc + OSCAR__VALUES;
@@ -9224,9 +9224,9 @@ OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f :
     }
 #define OSCAR__UNPACK(...) __VA_ARGS__
 
-/* sum += codes . four signed bytes, the same ones for all lanes, in 16 bits: products of two neighbours together, at most
-   2 * 3 * 128, or 2 * 15 * 128. gcc would take the broadcasts out of loops and keep them on the stack, and change the
-   order of sums so that products wait there, too. */
+/* sum += codes . four signed bytes, the same ones for all lanes, in 16 bits: products of two neighbours together, at
+   most 2 * 3 * 128, or 2 * 15 * 128. gcc would take the broadcasts out of loops and keep them on the stack, and
+   change the order of sums so that products wait there, too. */
 OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_avx2(__m256i sum, __m256i codes, const signed char *four)
 {
 #if defined(__GNUC__) || defined(__clang__)
@@ -9419,8 +9419,8 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__split_avx2(int limbs, __m256i n, signed ch
         _mm_storel_epi64((__m128i *)(void *)(limb + 16), _mm_srli_si128(_mm256_castsi256_si128(bytes), 8));
 }
 
-/* Weights of a block and a group as limbs [4 tiles][4 queries][2][16]; step and base of each query, so that the sum over
-   tokens of weight times value is step (limbs . codes) + base. */
+/* Weights of a block and a group as limbs [4 tiles][4 queries][2][16]; step and base of each query, so that the sum
+   over tokens of weight times value is step (limbs . codes) + base. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__blend_limbs_avx2(int count, int limbs, const oscar__codes *v,
                                                        const unsigned char *scales, const unsigned char *minima,
                                                        const float *weight, signed char *limb, float *step, float *base)
@@ -9653,7 +9653,8 @@ OSCAR__INLINE OSCAR__AVX2 __m256 oscar__widen8_avx2(oscar_type type, oscar_type 
     else if (type == OSCAR_F16) x = oscar__halves_avx2(p);
     else x = _mm256_loadu_ps((const float *)(const void *)p);
     if (round == OSCAR_BF16 && type != OSCAR_BF16) {
-        __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        __m256i bits = _mm256_castps_si256(x);
+        __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
         bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
         x = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000)));
     }
@@ -9773,6 +9774,28 @@ static const oscar__attend_kernels oscar__attend_avx2 = {
 
 /* -- attention -- */
 
+/* gcc's headers give these an undefined operand, of which g++ warns; with all lanes in a mask the instruction is the
+   same. The names go on as in _mm512_. */
+#define oscar__512_broadcast_i32x4(x) _mm512_maskz_broadcast_i32x4((__mmask16)0xffff, x)
+#define oscar__512_cvtepi32_epi8(x) _mm512_maskz_cvtepi32_epi8((__mmask16)0xffff, x)
+#define oscar__512_cvtepi32_ps(x) _mm512_maskz_cvtepi32_ps((__mmask16)0xffff, x)
+#define oscar__512_cvtepu16_epi32(x) _mm512_maskz_cvtepu16_epi32((__mmask16)0xffff, x)
+#define oscar__512_cvtph_ps(x) _mm512_maskz_cvtph_ps((__mmask16)0xffff, x)
+#define oscar__512_cvtps_epi32(x) _mm512_maskz_cvtps_epi32((__mmask16)0xffff, x)
+#define oscar__512_cvtps_ph(x, r) _mm512_maskz_cvtps_ph((__mmask16)0xffff, x, r)
+#define oscar__512_extractf32x8_ps(x, i) _mm512_maskz_extractf32x8_ps((__mmask8)0xff, x, i)
+#define oscar__512_max_ps(x, y) _mm512_maskz_max_ps((__mmask16)0xffff, x, y)
+#define oscar__512_min_ps(x, y) _mm512_maskz_min_ps((__mmask16)0xffff, x, y)
+#define oscar__512_roundscale_ps(x, r) _mm512_maskz_roundscale_ps((__mmask16)0xffff, x, r)
+#define oscar__512_shuffle_epi32(x, i) _mm512_maskz_shuffle_epi32((__mmask16)0xffff, x, i)
+#define oscar__512_slli_epi32(x, n) _mm512_maskz_slli_epi32((__mmask16)0xffff, x, n)
+#define oscar__512_srai_epi32(x, n) _mm512_maskz_srai_epi32((__mmask16)0xffff, x, n)
+#define oscar__512_srli_epi32(x, n) _mm512_maskz_srli_epi32((__mmask16)0xffff, x, n)
+#define oscar__512_unpackhi_pd(x, y) _mm512_maskz_unpackhi_pd((__mmask8)0xff, x, y)
+#define oscar__512_unpackhi_ps(x, y) _mm512_maskz_unpackhi_ps((__mmask16)0xffff, x, y)
+#define oscar__512_unpacklo_pd(x, y) _mm512_maskz_unpacklo_pd((__mmask8)0xff, x, y)
+#define oscar__512_unpacklo_ps(x, y) _mm512_maskz_unpacklo_ps((__mmask16)0xffff, x, y)
+
 /* sum += four codes of each lane . four signed bytes, the same ones for all lanes. gcc would take the broadcasts out of
    loops and keep them on the stack: an operand in memory leaves them where they are. */
 OSCAR__INLINE OSCAR__AVX512 __m512i oscar__dot_avx512(__m512i sum, __m512i codes, const signed char *four)
@@ -9808,11 +9831,11 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_down_avx512(int bits, int count,
 {
     __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), word = _mm512_loadu_si512(p);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
+    word = bits == 2 ? oscar__512_srli_epi32(word, 2) : oscar__512_srli_epi32(word, 4);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 4, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
+    word = bits == 2 ? oscar__512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 8, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
+    word = bits == 2 ? oscar__512_srli_epi32(word, 2) : oscar__512_srli_epi32(word, 4);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 12, sum);
 }
 
@@ -9825,7 +9848,7 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int 
     __m512i word = _mm512_loadu_si512(p);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb, sum);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 4, sum + 8);
-    word = bits == 2 ? _mm512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
+    word = bits == 2 ? oscar__512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb + 8, sum);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 12, sum + 8);
 }
@@ -9840,21 +9863,21 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, const __m512i *sum)
 {
     __m512i high, low;
-    high = _mm512_add_epi32(sum[0], bits == 2 ? _mm512_srai_epi32(sum[8], 2) : _mm512_srai_epi32(sum[8], 4));
-    if (limbs == 1) return _mm512_cvtepi32_ps(high);
-    low = _mm512_add_epi32(sum[1], bits == 2 ? _mm512_srai_epi32(sum[9], 2) : _mm512_srai_epi32(sum[9], 4));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+    high = _mm512_add_epi32(sum[0], oscar__512_srai_epi32(sum[8], bits));
+    if (limbs == 1) return oscar__512_cvtepi32_ps(high);
+    low = _mm512_add_epi32(sum[1], oscar__512_srai_epi32(sum[9], bits));
+    return oscar__512_cvtepi32_ps(_mm512_add_epi32(oscar__512_slli_epi32(high, 8), low));
 }
 
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total1_avx512(int limbs, const __m512i *sum)
 {
-    return _mm512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
+    return oscar__512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(oscar__512_slli_epi32(sum[0], 8), sum[1]));
 }
 
 /* 16 halves of metadata without their sign bits. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__halves_avx512(const unsigned char *p)
 {
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return oscar__512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scales_avx512(const unsigned char *p)
 {
@@ -9929,20 +9952,20 @@ static OSCAR__AVX512 void oscar__attend_score_avx512(int count, int limbs, const
    latter. */
 OSCAR__INLINE OSCAR__AVX512 __m128 oscar__sum4_avx512(const __m512 *x)
 {
-    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
-    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-    __m512 c = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
-    __m256 d = _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+    __m512 a = _mm512_add_ps(oscar__512_unpacklo_ps(x[0], x[1]), oscar__512_unpackhi_ps(x[0], x[1]));
+    __m512 b = _mm512_add_ps(oscar__512_unpacklo_ps(x[2], x[3]), oscar__512_unpackhi_ps(x[2], x[3]));
+    __m512 c = _mm512_add_ps(_mm512_castpd_ps(oscar__512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(oscar__512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_add_ps(oscar__512_extractf32x8_ps(c, 0), oscar__512_extractf32x8_ps(c, 1));
     return _mm_add_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
 }
 OSCAR__INLINE OSCAR__AVX512 __m128 oscar__largest4_avx512(const __m512 *x)
 {
-    __m512 a = _mm512_max_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
-    __m512 b = _mm512_max_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-    __m512 c = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
-    __m256 d = _mm256_max_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+    __m512 a = oscar__512_max_ps(oscar__512_unpacklo_ps(x[0], x[1]), oscar__512_unpackhi_ps(x[0], x[1]));
+    __m512 b = oscar__512_max_ps(oscar__512_unpacklo_ps(x[2], x[3]), oscar__512_unpackhi_ps(x[2], x[3]));
+    __m512 c = oscar__512_max_ps(_mm512_castpd_ps(oscar__512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(oscar__512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_max_ps(oscar__512_extractf32x8_ps(c, 0), oscar__512_extractf32x8_ps(c, 1));
     return _mm_max_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
 }
 
@@ -9951,11 +9974,11 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__split_avx512(int limbs, __m512i n, signe
 {
     __m512i high = n;
     if (limbs > 1) {
-        high = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
+        high = oscar__512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
         _mm_storeu_si128((__m128i *)(void *)(limb + 16),
-                         _mm512_cvtepi32_epi8(_mm512_sub_epi32(n, _mm512_slli_epi32(high, 8))));
+                         oscar__512_cvtepi32_epi8(_mm512_sub_epi32(n, oscar__512_slli_epi32(high, 8))));
     }
-    _mm_storeu_si128((__m128i *)(void *)limb, _mm512_cvtepi32_epi8(high));
+    _mm_storeu_si128((__m128i *)(void *)limb, oscar__512_cvtepi32_epi8(high));
 }
 
 /* Weights of a query times the scales s of a group, for 64 tokens, and the largest one in each lane. */
@@ -9965,7 +9988,7 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights_avx512(const float *weight, co
     x[1] = _mm512_mul_ps(_mm512_loadu_ps(weight + 16), s[1]);
     x[2] = _mm512_mul_ps(_mm512_loadu_ps(weight + 32), s[2]);
     x[3] = _mm512_mul_ps(_mm512_loadu_ps(weight + 48), s[3]);
-    return _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
+    return oscar__512_max_ps(oscar__512_max_ps(x[0], x[1]), oscar__512_max_ps(x[2], x[3]));
 }
 
 /* Their limbs, [4 tiles][4 queries][2][16] from this query on, and their sums. */
@@ -9973,13 +9996,15 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_limbs_avx512(int limbs, const _
                                                               signed char *limb)
 {
     __m512 share = _mm512_set1_ps(inverse);
-    __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x[0], share)), b = _mm512_cvtps_epi32(_mm512_mul_ps(x[1], share));
-    __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(x[2], share)), d = _mm512_cvtps_epi32(_mm512_mul_ps(x[3], share));
+    __m512i a = oscar__512_cvtps_epi32(_mm512_mul_ps(x[0], share));
+    __m512i b = oscar__512_cvtps_epi32(_mm512_mul_ps(x[1], share));
+    __m512i c = oscar__512_cvtps_epi32(_mm512_mul_ps(x[2], share));
+    __m512i d = oscar__512_cvtps_epi32(_mm512_mul_ps(x[3], share));
     oscar__split_avx512(limbs, a, limb);
     oscar__split_avx512(limbs, b, limb + 128);
     oscar__split_avx512(limbs, c, limb + 256);
     oscar__split_avx512(limbs, d, limb + 384);
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
+    return oscar__512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
 }
 
 /* sum over tokens of weight times minimum. */
@@ -10080,18 +10105,18 @@ static OSCAR__AVX512 void oscar__attend_limbs_avx512(int limbs, int dim, int gro
         for (c = at; c < at + group; c += 16) {
             __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + c));
             bad = (__mmask16)(bad | _mm512_cmp_ps_mask(a, finite, _CMP_NLE_UQ));
-            most = _mm512_max_ps(most, a);
+            most = oscar__512_max_ps(most, a);
         }
         four[0] = four[1] = four[2] = four[3] = most;
         top = _mm_cvtss_f32(oscar__largest4_avx512(four));
         unit = bad ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(limbs) : 0;
         share = _mm512_set1_ps(!bad && top > 1e-34f ? oscar__limbs_most(limbs) / top : 0);
         for (c = at; c < at + group; c += 16) {
-            __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + c), share));
+            __m512i n = oscar__512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + c), share));
             all = _mm512_add_epi32(all, n);
             oscar__split_avx512(limbs, n, limb + 8 * c + 32 * query);
         }
-        four[0] = four[1] = four[2] = four[3] = _mm512_cvtepi32_ps(all);
+        four[0] = four[1] = four[2] = four[3] = oscar__512_cvtepi32_ps(all);
         step[query] = unit;
         sum[query] = unit * _mm_cvtss_f32(oscar__sum4_avx512(four));
     }
@@ -10106,14 +10131,14 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
         __m512i a = _mm512_setzero_si512(), b = a;
         int32_t sum[32];
         for (c = at; c < at + group; c += 16) {
-            __m512i n = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
+            __m512i n = oscar__512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
             a = _mm512_dpbusd_epi32(a, n, _mm512_loadu_si512(limb + 8 * c));
             b = _mm512_dpbusd_epi32(b, n, _mm512_loadu_si512(limb + 8 * c + 64));
         }
-        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0x4e));
-        b = _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0x4e));
-        _mm512_storeu_si512(sum, _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0xb1)));
-        _mm512_storeu_si512(sum + 16, _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0xb1)));
+        a = _mm512_add_epi32(a, oscar__512_shuffle_epi32(a, (_MM_PERM_ENUM)0x4e));
+        b = _mm512_add_epi32(b, oscar__512_shuffle_epi32(b, (_MM_PERM_ENUM)0x4e));
+        _mm512_storeu_si512(sum, _mm512_add_epi32(a, oscar__512_shuffle_epi32(a, (_MM_PERM_ENUM)0xb1)));
+        _mm512_storeu_si512(sum + 16, _mm512_add_epi32(b, oscar__512_shuffle_epi32(b, (_MM_PERM_ENUM)0xb1)));
         for (j = 0; j < 4; j++)
             out[j] += step[j] * (limbs > 1 ? 256 * (float)sum[8 * j] + (float)sum[8 * j + 4] : (float)sum[8 * j]);
     }
@@ -10124,7 +10149,7 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp2_avx512(__m512 x)
 {
     __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    __m512 f = _mm512_sub_ps(x, _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)), p;
+    __m512 f = _mm512_sub_ps(x, oscar__512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)), p;
     p = _mm512_fmadd_ps(_mm512_set1_ps(1.893754001e-3f), f, _mm512_set1_ps(8.949590847e-3f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.586033687e-2f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401418239e-1f));
@@ -10138,7 +10163,8 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__cap_avx512(__m512 x, float cap)
 {
     const __m512 one = _mm512_set1_ps(1);
     __m512 y = _mm512_div_ps(x, _mm512_set1_ps(cap)), e;
-    y = _mm512_max_ps(_mm512_set1_ps(-10), _mm512_min_ps(_mm512_set1_ps(10), y));   /* in this order NaN stays */
+    y = oscar__512_min_ps(_mm512_set1_ps(10), y);   /* in this order NaN stays */
+    y = oscar__512_max_ps(_mm512_set1_ps(-10), y);
     e = oscar__exp2_avx512(_mm512_mul_ps(y, _mm512_set1_ps(2 * OSCAR__LOG2E)));
     return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_div_ps(_mm512_sub_ps(e, one), _mm512_add_ps(e, one)));
 }
@@ -10160,8 +10186,8 @@ static OSCAR__AVX512 void oscar__logits_avx512(float scale, float cap, int first
 
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__largest_avx512(const float *score)
 {
-    return _mm512_max_ps(_mm512_max_ps(_mm512_loadu_ps(score), _mm512_loadu_ps(score + 16)),
-                         _mm512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
+    return oscar__512_max_ps(oscar__512_max_ps(_mm512_loadu_ps(score), _mm512_loadu_ps(score + 16)),
+                         oscar__512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
 }
 
 /* 16 weights 2^(unit score - base). */
@@ -10202,7 +10228,8 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
                              _mm512_add_ps(oscar__weights16_avx512(row + 32, unit, base[j]),
                                            oscar__weights16_avx512(row + 48, unit, base[j])));
     }
-    grown = _mm512_castps512_ps128(oscar__exp2_avx512(_mm512_castps128_ps512(_mm_sub_ps(before, after))));
+    grown = _mm256_castps256_ps128(oscar__512_extractf32x8_ps(
+        oscar__exp2_avx512(_mm512_castps128_ps512(_mm_sub_ps(before, after))), 0));
     grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
     _mm_storeu_ps(factor, grown);
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx512(x)));
@@ -10222,17 +10249,18 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen16_avx512(oscar_type type, oscar_
 {
     __m512 x;
     if (type == OSCAR_BF16)
-        x = _mm512_castsi512_ps(_mm512_slli_epi32(
-            _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
+        x = _mm512_castsi512_ps(oscar__512_slli_epi32(
+            oscar__512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
     else if (type == OSCAR_F16) x = oscar__halves_avx512(p);
     else x = _mm512_loadu_ps((const void *)p);
     if (round == OSCAR_BF16 && type != OSCAR_BF16) {
-        __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        __m512i bits = _mm512_castps_si512(x);
+        __m512i odd = _mm512_and_si512(oscar__512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
         bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
         x = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
     }
     if (round == OSCAR_F16 && type != OSCAR_F16)
-        x = _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        x = oscar__512_cvtph_ps(oscar__512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     return x;
 }
 
