@@ -9599,21 +9599,22 @@ static OSCAR__AVX2 void oscar__logits_avx2(float scale, float cap, int first, in
 static OSCAR__AVX2 int oscar__attend_softmax_avx2(int count, float scale, float cap, const int *first, const int *end,
                                                   float *score, float *top, float *sum, float *factor)
 {
-    float unit = scale * OSCAR__LOG2E, base[4];
+    float unit[4], base[4];
     __m256 x[4];
     __m128 before = _mm_loadu_ps(top), after, same, grown;
     int j, t;
-    if (cap > 0 || first) {
-        for (j = 0; j < count; j++)
-            oscar__logits_avx2(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
-        unit = OSCAR__LOG2E;
+    for (j = 0; j < 4; j++) {   /* each in its own way, whatever the others see */
+        unit[j] = scale * OSCAR__LOG2E;
+        if (j >= count || (!(cap > 0) && (!first || (first[j] == 0 && end[j] == OSCAR__BLOCK)))) continue;
+        oscar__logits_avx2(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
+        unit[j] = OSCAR__LOG2E;
     }
     for (j = 0; j < 4; j++) {
         const float *row = score + (j < count ? j : 0) * OSCAR__BLOCK;
         x[j] = _mm256_loadu_ps(row);
         for (t = 8; t < OSCAR__BLOCK; t += 8) x[j] = _mm256_max_ps(x[j], _mm256_loadu_ps(row + t));
     }
-    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx2(x), _mm_set1_ps(unit)));
+    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx2(x), _mm_loadu_ps(unit)));
     same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
     _mm_storeu_ps(top, after);
     after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
@@ -9622,8 +9623,8 @@ static OSCAR__AVX2 int oscar__attend_softmax_avx2(int count, float scale, float 
         float *row = score + j * OSCAR__BLOCK;
         x[j] = _mm256_setzero_ps();
         for (t = 0; t < OSCAR__BLOCK && j < count; t += 8) {
-            __m256 weight = oscar__exp2_avx2(_mm256_fmsub_ps(_mm256_loadu_ps(row + t), _mm256_set1_ps(unit),
-                                                             _mm256_set1_ps(base[j])));
+            __m256 power = _mm256_fmsub_ps(_mm256_loadu_ps(row + t), _mm256_set1_ps(unit[j]), _mm256_set1_ps(base[j]));
+            __m256 weight = oscar__exp2_avx2(_mm256_min_ps(_mm256_setzero_ps(), power));   /* rounded, NaN stays */
             _mm256_storeu_ps(row + t, weight);
             x[j] = _mm256_add_ps(x[j], weight);
         }
@@ -10190,11 +10191,11 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__largest_avx512(const float *score)
                          oscar__512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
 }
 
-/* 16 weights 2^(unit score - base). */
+/* 16 weights 2^(unit score - base). The base is rounded, so with huge logits the exponent may come out above 0. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights16_avx512(float *score, float unit, float base)
 {
-    __m512 weight = oscar__exp2_avx512(_mm512_fmsub_ps(_mm512_loadu_ps(score), _mm512_set1_ps(unit),
-                                                       _mm512_set1_ps(base)));
+    __m512 x = _mm512_fmsub_ps(_mm512_loadu_ps(score), _mm512_set1_ps(unit), _mm512_set1_ps(base));
+    __m512 weight = oscar__exp2_avx512(oscar__512_min_ps(_mm512_setzero_ps(), x));   /* in this order NaN stays */
     _mm512_storeu_ps(score, weight);
     return weight;
 }
@@ -10203,18 +10204,18 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
                                                       const int *end, float *score, float *top, float *sum,
                                                       float *factor)
 {
-    float unit = scale * OSCAR__LOG2E, base[4];
+    float unit[4], base[4];
     __m512 x[4];
     __m128 before = _mm_loadu_ps(top), after, same, grown;
     int j;
-    if (cap > 0 || first) {
-        for (j = 0; j < count; j++)
-            oscar__logits_avx512(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK,
-                                 score + j * OSCAR__BLOCK);
-        unit = OSCAR__LOG2E;
+    for (j = 0; j < 4; j++) {   /* each in its own way, whatever the others see */
+        unit[j] = scale * OSCAR__LOG2E;
+        if (j >= count || (!(cap > 0) && (!first || (first[j] == 0 && end[j] == OSCAR__BLOCK)))) continue;
+        oscar__logits_avx512(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
+        unit[j] = OSCAR__LOG2E;
     }
     for (j = 0; j < 4; j++) x[j] = oscar__largest_avx512(score + (j < count ? j : 0) * OSCAR__BLOCK);
-    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx512(x), _mm_set1_ps(unit)));
+    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx512(x), _mm_loadu_ps(unit)));
     same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
     _mm_storeu_ps(top, after);
     after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
@@ -10223,10 +10224,10 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
         float *row = score + j * OSCAR__BLOCK;
         x[j] = _mm512_setzero_ps();
         if (j >= count) continue;
-        x[j] = _mm512_add_ps(_mm512_add_ps(oscar__weights16_avx512(row, unit, base[j]),
-                                           oscar__weights16_avx512(row + 16, unit, base[j])),
-                             _mm512_add_ps(oscar__weights16_avx512(row + 32, unit, base[j]),
-                                           oscar__weights16_avx512(row + 48, unit, base[j])));
+        x[j] = _mm512_add_ps(_mm512_add_ps(oscar__weights16_avx512(row, unit[j], base[j]),
+                                           oscar__weights16_avx512(row + 16, unit[j], base[j])),
+                             _mm512_add_ps(oscar__weights16_avx512(row + 32, unit[j], base[j]),
+                                           oscar__weights16_avx512(row + 48, unit[j], base[j])));
     }
     grown = _mm256_castps256_ps128(oscar__512_extractf32x8_ps(
         oscar__exp2_avx512(_mm512_castps128_ps512(_mm_sub_ps(before, after))), 0));
