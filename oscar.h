@@ -138,9 +138,12 @@
 
    == 1.5 NUMERICS, FILES, BLOBS
 
-   Bytes (codes, scales, minima, page means) are equal on every compiler, flag and instruction set (this version has the
-   scalar code only): float with fmaf in a prescribed order. Attention is close: |o - ref| / |ref| against double
-   arithmetic over the same bytes is at most 1e-5.
+   Bytes (codes, scales, minima, page means) are equal on every compiler, flag and instruction set: float with fmaf in a
+   prescribed order. Attention is close: |o - ref| / |ref| against double arithmetic over the same bytes is at most 1e-5
+   in the scalar code. Vector kernels work in float and round queries and weights to 16 bits of the largest one of a
+   group before they multiply codes: at most 1e-3, mostly below 1e-4; lse 1e-3 or 1e-4 of it. With
+   OSCAR_PRECISION_LOW queries are rounded to 8 bits: about 1e-2 where logits have a deviation of 1, in proportion to
+   it. The scalar code and exact rows know no such rounding.
    The rotations file is safetensors, readable by Python's library: layers.i.k.to [Hkv or 1][D][D] (F), .dual (B),
    .mean [Hkv][D], .metric [Hkv or 1][D][D], layers.i.v.to, .dual, and metadata oscar.*.
    A saved sequence: 8 bytes "OSCARSEQ", u32 version (1), u32 layers, u64 hash of the configuration, i64 tokens, i64
@@ -747,7 +750,7 @@ OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *p
 /* How the vector kernels of attention round queries and weights before they multiply codes (manual 1.5); rows that are
    not codes, and the scalar code, do not round. DEFAULT = HIGH.
      HIGH   to 16 bits: |o - ref| / |ref| at most 1e-3, as a rule below 1e-4
-     LOW    to 8 bits: at most 1e-2, in about two thirds of the time */
+     LOW    queries to 8 bits: at most 1e-2 over all heads where logits have a deviation of 1; in 0.8 of the time */
 typedef enum oscar_precision { OSCAR_PRECISION_DEFAULT, OSCAR_PRECISION_HIGH, OSCAR_PRECISION_LOW } oscar_precision;
 
 /* What attends. Query i of q is at position position + i in the sequence.
@@ -1186,11 +1189,11 @@ typedef struct oscar__codes {
      mean      out[query] = what limb holds . bytes [dim]
      score     products of queries with 64 keys, score[query][64]. low: -centre sum, or sum where there are minima;
                start[0][4], start[1][4]: what is added in rows whose sign bit is clear, and set
-     softmax   score [query][64], times scale, capped if cap > 0 -> weights 2^(log2(e) logit - top). Tokens first[query]
-               .. end[query] - 1 count (both NULL: all), the others get 0. Updates top and sum; 1 if some top grew: then
-               sums of before are to be multiplied by factor
+     softmax   products score [query][64] -> weights exp(logit - that of top), logit = scale product, capped if cap > 0.
+               Tokens first[query] .. end[query] - 1 count (both NULL: all), the others get 0. Updates top, in products
+               or in capped logits, and sum; 1 if some top grew: then sums of before are to be multiplied by factor
      rescale   acc[query][dim] *= factor[query]
-     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value */
+     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value; two limbs of weights */
 typedef struct oscar__attend_kernels {
     void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
                   float *out);
@@ -1206,7 +1209,7 @@ typedef struct oscar__attend_kernels {
     int (*softmax)(int count, float scale, float cap, const int *first, const int *end, float *score, float *top,
                    float *sum, float *factor);
     void (*rescale)(int count, int dim, const float *factor, float *acc);
-    void (*blend)(int count, int limbs, const oscar__codes *v, const float *weight, float *acc);
+    void (*blend)(int count, const oscar__codes *v, const float *weight, float *acc);
 } oscar__attend_kernels;
 
 /* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects.
@@ -6689,8 +6692,9 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
 
 /* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time
    and 64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales
-   of V, are rounded to 16 bits (one limb: 8) of the largest one of a query and group, and split into signed bytes, n =
-   256 high + low. Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
+   of V, are rounded to 16 bits of the largest one of a query and group, and split into signed bytes, n = 256 high +
+   low. With one limb q' is rounded to 8 bits; 8 bits of the weights would cost more than 1e-2 of the output.
+   Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
    query, and an output for the rounded weights. The order of operations of a query does not depend on the others. */
 typedef struct oscar__vectors {
     const oscar__attend_kernels *kernels;
@@ -6753,7 +6757,7 @@ static int oscar__vectors_four(const oscar__vectors *v, int first)
     return 0;
 }
 
-/* Maxima are kept in units of ln 2: weights are powers of 2. */
+/* Weights are powers of 2. */
 #define OSCAR__LOG2E 1.44269504f
 
 static int oscar__four_count(const oscar__vectors *v, int first) { return oscar__smaller(v->count - first, 4); }
@@ -6777,13 +6781,14 @@ static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const os
 {
     float o[OSCAR__VALUES], *back = v->acc + OSCAR__VALUES;
     const oscar__kernels *kernels = oscar__kernels_now();
+    double unit = v->cap > 0 ? 1 : (double)v->scale;   /* of top */
     int dim = v->dim, values = v->count * dim, j, c, i;
     ptrdiff_t row = (ptrdiff_t)((size_t)dim * sizeof(float));
     memcpy(o, v->acc, (size_t)values * sizeof(float));
     for (j = 0; j < v->count; j++) {
         float share = v->sum[j] > 0 || v->sum[j] != v->sum[j] ? 1 / v->sum[j] : 0;
         for (c = 0; c < dim; c++) o[j * dim + c] *= share;
-        out->of[j].lse = v->sum[j] <= 0 ? -HUGE_VAL : (double)v->top[j] / 1.4426950408889634 + log((double)v->sum[j]);
+        out->of[j].lse = v->sum[j] <= 0 ? -HUGE_VAL : (double)v->top[j] * unit + log((double)v->sum[j]);
         if (pair && pair->kind == OSCAR_HADAMARD) kernels->fwht(dim, o + j * dim);
     }
     if (pair && pair->kind == OSCAR_DENSE)
@@ -7155,7 +7160,7 @@ static void oscar__vectors_page_block(const oscar__queries *q, const oscar__vect
     if (values->codes.bits == 16) oscar__vectors_blend_rows(v, &values->rows, first, OSCAR__BLOCK);
     for (f = 0; f < v->count && values->codes.bits != 16; f += 4)
         if (oscar__vectors_four(v, f))
-            v->kernels->blend(oscar__four_count(v, f), v->limbs, &values->codes, v->score[f], v->acc + f * v->dim);
+            v->kernels->blend(oscar__four_count(v, f), &values->codes, v->score[f], v->acc + f * v->dim);
 }
 
 /* oscar__attend_page_list. room: as many bytes as 2 [queries, rounded up to fours][k_dim]. */
@@ -9496,10 +9501,10 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs,
     }
 }
 
-static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, int limbs, const oscar__codes *v, const float *weight,
+static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, const oscar__codes *v, const float *weight,
                                                  float *acc)
 {
-    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, limbs, (v, weight, acc))
+    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, 2, (v, weight, acc))
 }
 
 static OSCAR__AVX2 void oscar__attend_limbs_avx2(int limbs, int dim, int group, int query, const float *x,
@@ -9581,16 +9586,16 @@ OSCAR__INLINE OSCAR__AVX2 __m256 oscar__cap_avx2(__m256 x, float cap)
     return _mm256_mul_ps(_mm256_set1_ps(cap), _mm256_div_ps(_mm256_sub_ps(e, one), _mm256_add_ps(e, one)));
 }
 
-/* Products of a query -> capped logits, -inf where masked. */
+/* Products of a query -> capped logits where there is a cap; -inf where masked. */
 static OSCAR__AVX2 void oscar__logits_avx2(float scale, float cap, int first, int end, float *score)
 {
     int t;
     for (t = 0; t < OSCAR__BLOCK; t += 8) {
-        __m256 logit = _mm256_mul_ps(_mm256_loadu_ps(score + t), _mm256_set1_ps(scale));
+        __m256 logit = _mm256_loadu_ps(score + t);
         __m256i at = _mm256_add_epi32(_mm256_set1_epi32(t), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
         __m256i hidden = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), at),
                                          _mm256_cmpgt_epi32(at, _mm256_set1_epi32(end - 1)));
-        if (cap > 0) logit = oscar__cap_avx2(logit, cap);
+        if (cap > 0) logit = oscar__cap_avx2(_mm256_mul_ps(logit, _mm256_set1_ps(scale)), cap);
         _mm256_storeu_ps(score + t,
                          _mm256_blendv_ps(logit, _mm256_set1_ps(-HUGE_VALF), _mm256_castsi256_ps(hidden)));
     }
@@ -9599,22 +9604,18 @@ static OSCAR__AVX2 void oscar__logits_avx2(float scale, float cap, int first, in
 static OSCAR__AVX2 int oscar__attend_softmax_avx2(int count, float scale, float cap, const int *first, const int *end,
                                                   float *score, float *top, float *sum, float *factor)
 {
-    float unit[4], base[4];
+    float unit = cap > 0 ? OSCAR__LOG2E : scale * OSCAR__LOG2E, base[4];
     __m256 x[4];
     __m128 before = _mm_loadu_ps(top), after, same, grown;
     int j, t;
-    for (j = 0; j < 4; j++) {   /* each in its own way, whatever the others see */
-        unit[j] = scale * OSCAR__LOG2E;
-        if (j >= count || (!(cap > 0) && (!first || (first[j] == 0 && end[j] == OSCAR__BLOCK)))) continue;
+    for (j = 0; j < count && (cap > 0 || first); j++)
         oscar__logits_avx2(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
-        unit[j] = OSCAR__LOG2E;
-    }
     for (j = 0; j < 4; j++) {
         const float *row = score + (j < count ? j : 0) * OSCAR__BLOCK;
         x[j] = _mm256_loadu_ps(row);
         for (t = 8; t < OSCAR__BLOCK; t += 8) x[j] = _mm256_max_ps(x[j], _mm256_loadu_ps(row + t));
     }
-    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx2(x), _mm_loadu_ps(unit)));
+    after = _mm_max_ps(before, oscar__largest4_avx2(x));
     same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
     _mm_storeu_ps(top, after);
     after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
@@ -9623,13 +9624,14 @@ static OSCAR__AVX2 int oscar__attend_softmax_avx2(int count, float scale, float 
         float *row = score + j * OSCAR__BLOCK;
         x[j] = _mm256_setzero_ps();
         for (t = 0; t < OSCAR__BLOCK && j < count; t += 8) {
-            __m256 power = _mm256_fmsub_ps(_mm256_loadu_ps(row + t), _mm256_set1_ps(unit[j]), _mm256_set1_ps(base[j]));
-            __m256 weight = oscar__exp2_avx2(_mm256_min_ps(_mm256_setzero_ps(), power));   /* rounded, NaN stays */
+            __m256 below = _mm256_sub_ps(_mm256_loadu_ps(row + t), _mm256_set1_ps(base[j]));
+            __m256 weight = oscar__exp2_avx2(_mm256_mul_ps(below, _mm256_set1_ps(unit)));
             _mm256_storeu_ps(row + t, weight);
             x[j] = _mm256_add_ps(x[j], weight);
         }
     }
-    grown = _mm256_castps256_ps128(oscar__exp2_avx2(_mm256_castps128_ps256(_mm_sub_ps(before, after))));
+    grown = _mm_mul_ps(_mm_sub_ps(before, after), _mm_set1_ps(unit));
+    grown = _mm256_castps256_ps128(oscar__exp2_avx2(_mm256_castps128_ps256(grown)));
     grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
     _mm_storeu_ps(factor, grown);
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx2(x)));
@@ -10087,10 +10089,10 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__blend_avx512(int bits, int count, int li
     }
 }
 
-static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, int limbs, const oscar__codes *v, const float *weight,
+static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, const oscar__codes *v, const float *weight,
                                                      float *acc)
 {
-    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, limbs, (v, weight, acc))
+    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, 2, (v, weight, acc))
 }
 
 static OSCAR__AVX512 void oscar__attend_limbs_avx512(int limbs, int dim, int group, int query, const float *x,
@@ -10173,14 +10175,14 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__cap_avx512(__m512 x, float cap)
 /* Lanes below n. */
 OSCAR__INLINE unsigned oscar__lanes_below(int n) { return n <= 0 ? 0 : n < 16 ? (1u << n) - 1 : 0xffff; }
 
-/* Products of a query -> capped logits, -inf where masked. */
+/* Products of a query -> capped logits where there is a cap; -inf where masked. */
 static OSCAR__AVX512 void oscar__logits_avx512(float scale, float cap, int first, int end, float *score)
 {
     int t;
     for (t = 0; t < OSCAR__BLOCK; t += 16) {
-        __m512 logit = _mm512_mul_ps(_mm512_loadu_ps(score + t), _mm512_set1_ps(scale));
+        __m512 logit = _mm512_loadu_ps(score + t);
         unsigned seen = oscar__lanes_below(end - t) & ~oscar__lanes_below(first - t);
-        if (cap > 0) logit = oscar__cap_avx512(logit, cap);
+        if (cap > 0) logit = oscar__cap_avx512(_mm512_mul_ps(logit, _mm512_set1_ps(scale)), cap);
         _mm512_storeu_ps(score + t, _mm512_mask_blend_ps((__mmask16)seen, _mm512_set1_ps(-HUGE_VALF), logit));
     }
 }
@@ -10191,11 +10193,11 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__largest_avx512(const float *score)
                          oscar__512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
 }
 
-/* 16 weights 2^(unit score - base). The base is rounded, so with huge logits the exponent may come out above 0. */
+/* 16 weights 2^(unit (score - base)): 0 or less is the exponent, also of huge scores. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights16_avx512(float *score, float unit, float base)
 {
-    __m512 x = _mm512_fmsub_ps(_mm512_loadu_ps(score), _mm512_set1_ps(unit), _mm512_set1_ps(base));
-    __m512 weight = oscar__exp2_avx512(oscar__512_min_ps(_mm512_setzero_ps(), x));   /* in this order NaN stays */
+    __m512 below = _mm512_sub_ps(_mm512_loadu_ps(score), _mm512_set1_ps(base));
+    __m512 weight = oscar__exp2_avx512(_mm512_mul_ps(below, _mm512_set1_ps(unit)));
     _mm512_storeu_ps(score, weight);
     return weight;
 }
@@ -10204,18 +10206,14 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
                                                       const int *end, float *score, float *top, float *sum,
                                                       float *factor)
 {
-    float unit[4], base[4];
+    float unit = cap > 0 ? OSCAR__LOG2E : scale * OSCAR__LOG2E, base[4];
     __m512 x[4];
     __m128 before = _mm_loadu_ps(top), after, same, grown;
     int j;
-    for (j = 0; j < 4; j++) {   /* each in its own way, whatever the others see */
-        unit[j] = scale * OSCAR__LOG2E;
-        if (j >= count || (!(cap > 0) && (!first || (first[j] == 0 && end[j] == OSCAR__BLOCK)))) continue;
+    for (j = 0; j < count && (cap > 0 || first); j++)
         oscar__logits_avx512(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
-        unit[j] = OSCAR__LOG2E;
-    }
     for (j = 0; j < 4; j++) x[j] = oscar__largest_avx512(score + (j < count ? j : 0) * OSCAR__BLOCK);
-    after = _mm_max_ps(before, _mm_mul_ps(oscar__largest4_avx512(x), _mm_loadu_ps(unit)));
+    after = _mm_max_ps(before, oscar__largest4_avx512(x));
     same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
     _mm_storeu_ps(top, after);
     after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
@@ -10224,13 +10222,13 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
         float *row = score + j * OSCAR__BLOCK;
         x[j] = _mm512_setzero_ps();
         if (j >= count) continue;
-        x[j] = _mm512_add_ps(_mm512_add_ps(oscar__weights16_avx512(row, unit[j], base[j]),
-                                           oscar__weights16_avx512(row + 16, unit[j], base[j])),
-                             _mm512_add_ps(oscar__weights16_avx512(row + 32, unit[j], base[j]),
-                                           oscar__weights16_avx512(row + 48, unit[j], base[j])));
+        x[j] = _mm512_add_ps(_mm512_add_ps(oscar__weights16_avx512(row, unit, base[j]),
+                                           oscar__weights16_avx512(row + 16, unit, base[j])),
+                             _mm512_add_ps(oscar__weights16_avx512(row + 32, unit, base[j]),
+                                           oscar__weights16_avx512(row + 48, unit, base[j])));
     }
-    grown = _mm256_castps256_ps128(oscar__512_extractf32x8_ps(
-        oscar__exp2_avx512(_mm512_castps128_ps512(_mm_sub_ps(before, after))), 0));
+    grown = _mm_mul_ps(_mm_sub_ps(before, after), _mm_set1_ps(unit));
+    grown = _mm256_castps256_ps128(oscar__512_extractf32x8_ps(oscar__exp2_avx512(_mm512_castps128_ps512(grown)), 0));
     grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
     _mm_storeu_ps(factor, grown);
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx512(x)));
