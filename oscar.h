@@ -1155,12 +1155,29 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #  define OSCAR__INLINE static
 #endif
 
+struct oscar__eigh;
+
 /* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects.
 
-     fwht    x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n] */
+     fwht    x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
+
+   Eigensolver (3.4), double: four pairs of rows (x[i], y[i]), [width], a multiple of 8. Sums may differ in rounding.
+
+     eigh_dots       product[i] = x[i] . y[i]
+     eigh_turn       (x[i], y[i]) <- (c[i] x[i] - s[i] y[i], c[i] y[i] + s[i] x[i])
+     eigh_turn_dots  the same, then product[i] = x[i] . y[i + 1], i + 1 modulo 4
+     eigh_angles     c and s of four pairs from product, norms and roots of the rows; 0 if no pair is to be turned
+     eigh_explain    out -= sum of rows[k][column] rows[k] over k < count; rows: [count][lead] */
 typedef struct oscar__kernels {
     oscar_isa isa;
     void (*fwht)(int n, float *x);
+    void (*eigh_dots)(size_t width, double *const *x, double *const *y, double *product);
+    void (*eigh_turn)(size_t width, const double *c, const double *s, double *const *x, double *const *y);
+    void (*eigh_turn_dots)(size_t width, const double *c, const double *s, double *const *x, double *const *y,
+                           double *product);
+    int (*eigh_angles)(struct oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
+                       double *s);
+    void (*eigh_explain)(size_t width, size_t count, const double *rows, size_t lead, size_t column, double *out);
 } oscar__kernels;
 
 static const oscar__kernels *oscar__kernels_now(void);   /* 3.21 */
@@ -1562,19 +1579,21 @@ OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, osca
    accumulated. Every step has an error relative to the rows it touches; that is why small eigenvalues of a graded
    matrix keep their digits.
 
-   Rows are kept as scale_i * row_i (fast rotations): for a pair x, y of actual rows with squared lengths a, b and
-   product g,
+   A pair of rows x, y with squared lengths a, b and product g turns by
 
-       zeta = (b - a) / 2g     t = sign(zeta) / (|zeta| + sqrt(1 + zeta^2))     c = 1 / sqrt(1 + t^2)
-       x' = c (x - t y)     y' = c (y + t x)     a' = a - t g     b' = b + t g
+       d = b - a     w = 2g     h = sqrt(d^2 + w^2)     r = sqrt(2h (h + |d|))     t = sign(d) w / (h + |d|)
+       c = (h + |d|) / r     s = sign(d) w / r     x' = c x - s y     y' = c y + s x     a' = a - t g     b' = b + t g
 
-   the factor c goes into the scales, which leaves two products and two sums a component. */
+   and by a quarter turn more, (c, s) <- (s, -c), where that leaves the longer one of both as x: rows in descending order
+   need fewer rotations (de Rijk 1989). Rotations go in rounds of four disjoint pairs; turning the rows of one round
+   makes the products of the next one on the way, while they are in registers. */
 
 enum {
     OSCAR__EIGH_MAX = 4096,
     OSCAR__EIGH_LANES = 8,     /* sums of a dot product that do not wait for each other; rows are padded to it */
-    OSCAR__EIGH_PAIRS = 8,     /* disjoint pairs whose angles are computed together */
-    OSCAR__EIGH_SWEEPS = 40    /* 6 to 12 are usual */
+    OSCAR__EIGH_PAIRS = 4,     /* disjoint pairs of a round */
+    OSCAR__EIGH_BLOCK = 8,     /* rows that meet those of another block; two blocks stay in 48 KiB for n <= 320 */
+    OSCAR__EIGH_SWEEPS = 40    /* 4 to 10 are usual */
 };
 
 /* The largest |a_ij|: beyond, sums of entries and the unit below come near the ends of double's range. */
@@ -1590,18 +1609,19 @@ enum {
 
 /*   width    n rounded up to a multiple of OSCAR__EIGH_LANES; the padding is zero
      lead     distance of rows: one cache line more than width, else rows of 2^k values share few cache sets
-     block    rows a block, a power of two; two blocks stay in 32 KiB for n <= 256
      unit     power of two that brings the largest |a_ij| into [1, 2); shift is added to the diagonal after it
-     rows     [n rounded up to a multiple of block][lead]; those from rank on are zero
-     norm, root, scale   per row: squared length and length of scale * row, scale. root is as old as the sweep: it only
-              says what may wait for the next one, and the last sweep changes no row
+     rows     [n rounded up to a multiple of OSCAR__EIGH_BLOCK][lead]; those from rank on are zero
+     norm, root   per row: squared length and length. root is as old as the sweep, but for exchanges: it only says what
+              may wait for the next one, and the last sweep changes no row that matters
+     tolerance    of |x . y| / (|x| |y|)      cosine, tangent   the largest ones of a sweep's rotations
      line     [width], a row of the matrix      order  [n] */
 typedef struct oscar__eigh {
     const double *a;
     int n, rank, sweeps, indefinite;
-    size_t width, lead, block, row_count;
-    double unit, shift;
-    double *rows, *norm, *root, *scale, *line;
+    size_t width, lead, row_count;
+    double unit, shift, tolerance;
+    double cosine[OSCAR__EIGH_PAIRS], tangent[OSCAR__EIGH_PAIRS];
+    double *rows, *norm, *root, *line;
     int *order;
 } oscar__eigh;
 
@@ -1616,17 +1636,15 @@ static size_t oscar__eigh_place(oscar__eigh *e, int n, const double *a, void *sc
     e->n = n;
     e->width = oscar__align_up(size, OSCAR__EIGH_LANES);
     e->lead = e->width + LINE / sizeof(double);
-    e->block = n <= 320 ? 8 : 4;
-    e->row_count = oscar__align_up(size, e->block);
-    count = e->row_count * e->lead + 3 * e->row_count + e->width;
+    e->row_count = oscar__align_up(size, OSCAR__EIGH_BLOCK);
+    count = e->row_count * e->lead + 2 * e->row_count + e->width;
     if (scratch) {
         next = (double *)scratch;
         while ((uintptr_t)next % LINE) next++;
         e->rows = next;
         e->norm = e->rows + e->row_count * e->lead;
         e->root = e->norm + e->row_count;
-        e->scale = e->root + e->row_count;
-        e->line = e->scale + e->row_count;
+        e->line = e->root + e->row_count;
         e->order = (int *)(e->line + e->width);
     }
     return LINE + count * sizeof(double) + size * sizeof(int);
@@ -1668,28 +1686,94 @@ static OSCAR__NOINLINE void oscar__eigh_subtract(size_t width, double factor, co
         for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) y[k + l] -= factor * x[k + l];
 }
 
-/* (x, y) <- (x - to_x y, y + to_y x) */
-static OSCAR__NOINLINE void oscar__eigh_turn(size_t width, double to_x, double to_y, double *OSCAR__RESTRICT x,
-                                             double *OSCAR__RESTRICT y)
+/* (x, y) <- (c x - s y, c y + s x) */
+static OSCAR__NOINLINE void oscar__eigh_turn_pair(size_t width, double c, double s, double *OSCAR__RESTRICT x,
+                                                  double *OSCAR__RESTRICT y)
 {
     size_t k, l;
     for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
         for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) {
             double a = x[k + l], b = y[k + l];
-            x[k + l] = a - to_x * b;
-            y[k + l] = b + to_y * a;
+            x[k + l] = c * a - s * b;
+            y[k + l] = c * b + s * a;
         }
 }
+
+/* -- the scalar kernels -- */
+
+static void oscar__eigh_dots(size_t width, double *const *x, double *const *y, double *product)
+{
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) product[i] = oscar__eigh_dot(width, x[i], y[i]);
+}
+
+static void oscar__eigh_turn(size_t width, const double *c, const double *s, double *const *x, double *const *y)
+{
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) oscar__eigh_turn_pair(width, c[i], s[i], x[i], y[i]);
+}
+
+static void oscar__eigh_turn_dots(size_t width, const double *c, const double *s, double *const *x, double *const *y,
+                                  double *product)
+{
+    int i;
+    oscar__eigh_turn(width, c, s, x, y);
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++)
+        product[i] = oscar__eigh_dot(width, x[i], y[(i + 1) % OSCAR__EIGH_PAIRS]);
+}
+
+/* Without a branch in between, so that roots and quotients of several pairs overlap. */
+static int oscar__eigh_angles(oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
+                              double *s)
+{
+    int turned = 0, i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        double a = e->norm[p[i]], b = e->norm[q[i]], lengths = e->root[p[i]] * e->root[q[i]], g = product[i];
+        double d = b - a, w = 2 * g, raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or squares underflow */
+        double h, sum, r, t, root;
+        c[i] = 1;
+        s[i] = 0;
+        if (!(fabs(g) > e->tolerance * lengths)) continue;
+        turned = 1;
+        d *= raise;
+        w *= raise;
+        h = sqrt(d * d + w * w);
+        sum = h + fabs(d);
+        r = sqrt(2 * h * sum);
+        w = d < 0 ? -w : w;
+        t = w / sum;
+        if (fabs(g) > e->cosine[i] * lengths) e->cosine[i] = fabs(g) / lengths;
+        if (fabs(t) > e->tangent[i]) e->tangent[i] = fabs(t);
+        c[i] = sum / r;
+        s[i] = w / r;
+        a -= t * g;
+        b += t * g;
+        e->norm[p[i]] = a > b ? a : b;
+        e->norm[q[i]] = a > b ? b : a;
+        if (a > b) continue;
+        w = c[i];
+        c[i] = s[i];
+        s[i] = -w;
+        root = e->root[p[i]];
+        e->root[p[i]] = e->root[q[i]];
+        e->root[q[i]] = root;
+    }
+    return turned;
+}
+
+static void oscar__eigh_explain(size_t width, size_t count, const double *rows, size_t lead, size_t column, double *out)
+{
+    size_t k;
+    for (k = 0; k < count; k++) oscar__eigh_subtract(width, rows[k * lead + column], rows + k * lead, out);
+}
+
+/* -- factor -- */
 
 /* Row i of the matrix less what the first `rank` rows of G explain of it. */
 static void oscar__eigh_residual(const oscar__eigh *e, int i, int rank, double *out)
 {
-    int k;
     oscar__eigh_line(e, i, out);
-    for (k = 0; k < rank; k++) {
-        const double *row = e->rows + (size_t)k * e->lead;
-        oscar__eigh_subtract(e->width, row[i], row, out);
-    }
+    oscar__kernels_now()->eigh_explain(e->width, (size_t)rank, e->rows, e->lead, (size_t)i, out);
 }
 
 /* Pivoted Cholesky into rows. Returns the rank, or -1 if the matrix is not positive semidefinite. A diagonal entry of
@@ -1750,118 +1834,134 @@ static double oscar__eigh_shift(oscar__eigh *e)
     return 1.125 * bound + 1e-6;
 }
 
-/* Rotates up to OSCAR__EIGH_PAIRS disjoint pairs of rows. Returns how many were not orthogonal yet. */
-static int oscar__eigh_pairs(oscar__eigh *e, int count, const size_t *first, const size_t *second, double tolerance)
+/* -- sweeps -- */
+
+/* Four disjoint pairs of rows, turned by (c, s) where `turned` is set. */
+typedef struct oscar__eigh_round {
+    size_t p[OSCAR__EIGH_PAIRS], q[OSCAR__EIGH_PAIRS];
+    double *x[OSCAR__EIGH_PAIRS], *y[OSCAR__EIGH_PAIRS];
+    double product[OSCAR__EIGH_PAIRS], c[OSCAR__EIGH_PAIRS], s[OSCAR__EIGH_PAIRS];
+    int turned;
+} oscar__eigh_round;
+
+static void oscar__eigh_pair(const oscar__eigh *e, oscar__eigh_round *r, int i, size_t p, size_t q)
 {
-    double g[OSCAR__EIGH_PAIRS], to_x[OSCAR__EIGH_PAIRS], to_y[OSCAR__EIGH_PAIRS];
-    double a[OSCAR__EIGH_PAIRS], b[OSCAR__EIGH_PAIRS], u[OSCAR__EIGH_PAIRS], v[OSCAR__EIGH_PAIRS];
-    int turn[OSCAR__EIGH_PAIRS], turned = 0, i;
-    for (i = 0; i < count; i++) {
-        size_t p = first[i], q = second[i];
-        a[i] = e->norm[p];
-        b[i] = e->norm[q];
-        u[i] = e->scale[p];
-        v[i] = e->scale[q];
-        g[i] = u[i] * v[i] * oscar__eigh_dot(e->width, e->rows + p * e->lead, e->rows + q * e->lead);
-        turn[i] = fabs(g[i]) > tolerance * e->root[p] * e->root[q];
-        turned += turn[i];
-        if (!turn[i]) g[i] = 1;   /* its angle is not used, but computed with the others */
+    r->p[i] = p;
+    r->q[i] = q;
+    r->x[i] = e->rows + p * e->lead;
+    r->y[i] = e->rows + q * e->lead;
+}
+
+static void oscar__eigh_start(oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
+{
+    kernels->eigh_dots(e->width, r->x, r->y, r->product);
+    r->turned = kernels->eigh_angles(e, r->p, r->q, r->product, r->c, r->s);
+}
+
+/* Turns the rows; unless it is the last round of a square y moves on by one and the angles are found. */
+static void oscar__eigh_step(oscar__eigh *e, const oscar__kernels *kernels, int last, oscar__eigh_round *r)
+{
+    size_t q = r->q[0];
+    double *y = r->y[0];
+    int i, turned = r->turned;
+    if (last) {
+        if (turned) kernels->eigh_turn(e->width, r->c, r->s, r->x, r->y);
+        return;
     }
-    if (!turned) return 0;
-    for (i = 0; i < count; i++) {   /* apart from the rows, so that roots and quotients of several pairs overlap */
-        double d = b[i] - a[i], w = 2 * g[i], t, hypotenuse;
-        double raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or both squares would underflow */
-        d *= raise;
-        w *= raise;
-        t = w / (fabs(d) + sqrt(d * d + w * w));
-        t = d < 0 ? -t : t;
-        hypotenuse = sqrt(1 + t * t);
-        to_x[i] = t * (v[i] / u[i]);
-        to_y[i] = t * (u[i] / v[i]);
-        a[i] -= t * g[i];
-        b[i] += t * g[i];
-        t = t * t / (hypotenuse * (1 + hypotenuse));   /* 1 - c */
-        u[i] -= u[i] * t;
-        v[i] -= v[i] * t;
+    if (turned) kernels->eigh_turn_dots(e->width, r->c, r->s, r->x, r->y, r->product);
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        r->q[i] = i + 1 < OSCAR__EIGH_PAIRS ? r->q[i + 1] : q;
+        r->y[i] = i + 1 < OSCAR__EIGH_PAIRS ? r->y[i + 1] : y;
     }
-    for (i = 0; i < count; i++) {
-        size_t p = first[i], q = second[i];
-        if (!turn[i]) continue;
-        oscar__eigh_turn(e->width, to_x[i], to_y[i], e->rows + p * e->lead, e->rows + q * e->lead);
-        e->norm[p] = a[i];
-        e->norm[q] = b[i];
-        e->scale[p] = u[i];
-        e->scale[q] = v[i];
+    if (!turned) kernels->eigh_dots(e->width, r->x, r->y, r->product);
+    r->turned = kernels->eigh_angles(e, r->p, r->q, r->product, r->c, r->s);
+}
+
+/* Squares: rows x .. x + 3 with rows y .. y + 3, all 16 pairs; count of them, in turn, so that the angles of one are
+   found while the rows of the other are turned. Returns the number of rounds that turned something. */
+static int oscar__eigh_squares(oscar__eigh *e, int count, const size_t *x, const size_t *y)
+{
+    const oscar__kernels *kernels = oscar__kernels_now();
+    oscar__eigh_round rounds[2];
+    int turned = 0, round, i, k;
+    for (k = 0; k < count; k++) {
+        for (i = 0; i < OSCAR__EIGH_PAIRS; i++) oscar__eigh_pair(e, &rounds[k], i, x[k] + (size_t)i, y[k] + (size_t)i);
+        oscar__eigh_start(e, kernels, &rounds[k]);
     }
+    for (round = 0; round < OSCAR__EIGH_PAIRS; round++)
+        for (k = 0; k < count; k++) {
+            turned += rounds[k].turned;
+            oscar__eigh_step(e, kernels, round == OSCAR__EIGH_PAIRS - 1, &rounds[k]);
+        }
     return turned;
 }
 
-/* Every pair of rows of two blocks, or of one: a round-robin tournament. */
-static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y, double tolerance)
+/* Every pair of rows of two blocks. */
+static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y)
 {
-    size_t first[OSCAR__EIGH_PAIRS], second[OSCAR__EIGH_PAIRS], seat[OSCAR__EIGH_PAIRS], block = e->block, round, i;
-    int turned = 0;
-    if (x != y) {
-        for (round = 0; round < block; round++) {
-            for (i = 0; i < block; i++) {
-                first[i] = x + i;
-                second[i] = y + ((i + round) & (block - 1));
-            }
-            turned += oscar__eigh_pairs(e, (int)block, first, second, tolerance);
-        }
-        return turned;
-    }
-    for (i = 0; i < block; i++) seat[i] = x + i;
-    for (round = 0; round < block - 1; round++) {
-        size_t last = seat[block - 1];
-        for (i = 0; i < block / 2; i++) {
-            first[i] = seat[i] < seat[block - 1 - i] ? seat[i] : seat[block - 1 - i];
-            second[i] = seat[i] < seat[block - 1 - i] ? seat[block - 1 - i] : seat[i];
-        }
-        turned += oscar__eigh_pairs(e, (int)(block / 2), first, second, tolerance);
-        for (i = block - 1; i > 1; i--) seat[i] = seat[i - 1];
-        seat[1] = last;
-    }
-    return turned;
+    size_t xs[2], straight[2], crossed[2];
+    xs[0] = x;
+    xs[1] = x + OSCAR__EIGH_PAIRS;
+    straight[0] = crossed[1] = y;
+    straight[1] = crossed[0] = y + OSCAR__EIGH_PAIRS;
+    return oscar__eigh_squares(e, 2, xs, straight) + oscar__eigh_squares(e, 2, xs, crossed);
 }
 
-/* Multiplies the scales into rows first .. first + count - 1 and measures them. */
-static void oscar__eigh_refresh(oscar__eigh *e, size_t first, size_t count)
+/* Every pair of rows of one block: those of either half, then a square. */
+static int oscar__eigh_block(oscar__eigh *e, size_t x)
 {
-    size_t i, k;
-    for (i = first; i < first + count; i++) {
-        double *row = e->rows + i * e->lead, scale = e->scale[i];
-        for (k = 0; k < e->width && scale != 1; k++) row[k] *= scale;
-        e->scale[i] = 1;
-        e->norm[i] = oscar__eigh_dot(e->width, row, row);
-        e->root[i] = sqrt(e->norm[i]);
+    static const unsigned char first[3][2] = { { 0, 2 }, { 0, 1 }, { 0, 1 } };
+    static const unsigned char second[3][2] = { { 1, 3 }, { 2, 3 }, { 3, 2 } };
+    const oscar__kernels *kernels = oscar__kernels_now();
+    oscar__eigh_round r;
+    size_t half = x + OSCAR__EIGH_PAIRS;
+    int turned = 0, round, i;
+    for (round = 0; round < 3; round++) {
+        for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+            size_t start = i < 2 ? x : half;
+            oscar__eigh_pair(e, &r, i, start + first[round][i % 2], start + second[round][i % 2]);
+        }
+        oscar__eigh_start(e, kernels, &r);
+        turned += r.turned;
+        oscar__eigh_step(e, kernels, 1, &r);
     }
+    return turned + oscar__eigh_squares(e, 1, &x, &half);
 }
 
-/* Sweeps over all pairs until none is left to rotate. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
+static double oscar__eigh_most(const double *x)
+{
+    double most = x[0];
+    int i;
+    for (i = 1; i < OSCAR__EIGH_PAIRS; i++) if (x[i] > most) most = x[i];
+    return most;
+}
+
+/* Sweeps over all pairs until none is left to turn. Rows that were orthogonal leave that by at most the product of a
+   cosine and a tangent a rotation, so small ones save the sweep that would only look. Returns 0 if OSCAR__EIGH_SWEEPS
+   are not enough. */
 static int oscar__eigh_jacobi(oscar__eigh *e)
 {
-    const double lowest_scale = 1e-30;   /* refreshed before: a scale shrinks up to 2^4 times a pair of blocks */
-    double tolerance = sqrt((double)e->n) * DBL_EPSILON;
-    size_t count = oscar__align_up((size_t)e->rank, e->block), x, y, i;
-    for (i = 0; i < e->row_count; i++) {
-        e->scale[i] = 1;
-        e->norm[i] = 0;
-    }
+    size_t count = oscar__align_up((size_t)e->rank, OSCAR__EIGH_BLOCK), x, y, i;
+    for (i = 0; i < e->row_count; i++) e->norm[i] = e->root[i] = 0;
+    e->tolerance = sqrt((double)e->n) * DBL_EPSILON;
     for (e->sweeps = 1; e->sweeps <= OSCAR__EIGH_SWEEPS; e->sweeps++) {
         int turned = 0;
-        oscar__eigh_refresh(e, 0, count);
-        for (x = 0; x < count; x += e->block)
-            for (y = x; y < count; y += e->block) {
-                turned += oscar__eigh_blocks(e, x, y, tolerance);
-                for (i = 0; i < e->block; i++) {
-                    if (e->scale[x + i] < lowest_scale) oscar__eigh_refresh(e, x + i, 1);
-                    if (e->scale[y + i] < lowest_scale) oscar__eigh_refresh(e, y + i, 1);
-                }
-            }
-        if (!turned) return 1;
+        for (i = 0; i < count; i++) {
+            const double *row = e->rows + i * e->lead;
+            e->norm[i] = oscar__eigh_dot(e->width, row, row);
+            e->root[i] = sqrt(e->norm[i]);
+        }
+        memset(e->cosine, 0, sizeof e->cosine);
+        memset(e->tangent, 0, sizeof e->tangent);
+        for (x = 0; x < count; x += OSCAR__EIGH_BLOCK) {
+            turned += oscar__eigh_block(e, x);
+            for (y = x + OSCAR__EIGH_BLOCK; y < count; y += OSCAR__EIGH_BLOCK) turned += oscar__eigh_blocks(e, x, y);
+        }
+        if (!turned || e->n * oscar__eigh_most(e->cosine) * oscar__eigh_most(e->tangent) < e->tolerance) break;
     }
-    return 0;
+    for (i = 0; i < count; i++)
+        e->norm[i] = oscar__eigh_dot(e->width, e->rows + i * e->lead, e->rows + i * e->lead);
+    return e->sweeps <= OSCAR__EIGH_SWEEPS;
 }
 
 /* Normalises the rows; norm becomes the eigenvalue of unit a + shift I, 0 where nothing is left to normalise. Those
@@ -8786,10 +8886,243 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
 /* == 3.17 KERNELS: AVX2 == */
 #if defined(OSCAR__HAS_AVX2)
 
+/* -- eigensolver -- */
+
+/* Sums of the four vectors' lanes. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__sums_avx2(__m256d v0, __m256d v1, __m256d v2, __m256d v3)
+{
+    __m256d low = _mm256_add_pd(_mm256_unpacklo_pd(v0, v1), _mm256_unpackhi_pd(v0, v1));
+    __m256d high = _mm256_add_pd(_mm256_unpacklo_pd(v2, v3), _mm256_unpackhi_pd(v2, v3));
+    return _mm256_add_pd(_mm256_permute2f128_pd(low, high, 0x20), _mm256_permute2f128_pd(low, high, 0x31));
+}
+
+OSCAR__AVX2 static void oscar__eigh_dots_avx2(size_t width, double *const *x, double *const *y, double *product)
+{
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m256d g0 = _mm256_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, h0 = g0, h1 = g0, h2 = g0, h3 = g0;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        g0 = _mm256_fmadd_pd(_mm256_loadu_pd(x0 + k), _mm256_loadu_pd(y0 + k), g0);
+        g1 = _mm256_fmadd_pd(_mm256_loadu_pd(x1 + k), _mm256_loadu_pd(y1 + k), g1);
+        g2 = _mm256_fmadd_pd(_mm256_loadu_pd(x2 + k), _mm256_loadu_pd(y2 + k), g2);
+        g3 = _mm256_fmadd_pd(_mm256_loadu_pd(x3 + k), _mm256_loadu_pd(y3 + k), g3);
+        h0 = _mm256_fmadd_pd(_mm256_loadu_pd(x0 + k + 4), _mm256_loadu_pd(y0 + k + 4), h0);
+        h1 = _mm256_fmadd_pd(_mm256_loadu_pd(x1 + k + 4), _mm256_loadu_pd(y1 + k + 4), h1);
+        h2 = _mm256_fmadd_pd(_mm256_loadu_pd(x2 + k + 4), _mm256_loadu_pd(y2 + k + 4), h2);
+        h3 = _mm256_fmadd_pd(_mm256_loadu_pd(x3 + k + 4), _mm256_loadu_pd(y3 + k + 4), h3);
+    }
+    g0 = oscar__sums_avx2(_mm256_add_pd(g0, h0), _mm256_add_pd(g1, h1), _mm256_add_pd(g2, h2), _mm256_add_pd(g3, h3));
+    _mm256_storeu_pd(product, g0);
+}
+
+/* Four components of a pair of rows; *x and *y are the turned ones, too. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__turn_pair_avx2(const double *c, const double *s, double *to_x, double *to_y,
+                                                     __m256d *x, __m256d *y)
+{
+    __m256d vc = _mm256_broadcast_sd(c), vs = _mm256_broadcast_sd(s), a = _mm256_loadu_pd(to_x);
+    __m256d b = _mm256_loadu_pd(to_y);
+    *x = _mm256_fnmadd_pd(vs, b, _mm256_mul_pd(vc, a));
+    *y = _mm256_fmadd_pd(vs, a, _mm256_mul_pd(vc, b));
+    _mm256_storeu_pd(to_x, *x);
+    _mm256_storeu_pd(to_y, *y);
+}
+
+OSCAR__AVX2 static void oscar__eigh_turn_avx2(size_t width, const double *c, const double *s, double *const *x,
+                                              double *const *y)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++)
+        for (k = 0; k < width; k += 4) {
+            __m256d a, b;
+            oscar__turn_pair_avx2(c + i, s + i, x[i] + k, y[i] + k, &a, &b);
+        }
+}
+
+OSCAR__AVX2 static void oscar__eigh_turn_dots_avx2(size_t width, const double *c, const double *s, double *const *x,
+                                                   double *const *y, double *product)
+{
+    double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m256d g0 = _mm256_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, vx, next_x, vy, first;
+    size_t k;
+    for (k = 0; k < width; k += 4) {
+        oscar__turn_pair_avx2(c, s, x0 + k, y0 + k, &vx, &first);
+        oscar__turn_pair_avx2(c + 1, s + 1, x1 + k, y1 + k, &next_x, &vy);
+        g0 = _mm256_fmadd_pd(vx, vy, g0);
+        oscar__turn_pair_avx2(c + 2, s + 2, x2 + k, y2 + k, &vx, &vy);
+        g1 = _mm256_fmadd_pd(next_x, vy, g1);
+        oscar__turn_pair_avx2(c + 3, s + 3, x3 + k, y3 + k, &next_x, &vy);
+        g2 = _mm256_fmadd_pd(vx, vy, g2);
+        g3 = _mm256_fmadd_pd(next_x, first, g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx2(g0, g1, g2, g3));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__four_avx2(const double *x, const size_t *at)
+{
+    return _mm256_setr_pd(x[at[0]], x[at[1]], x[at[2]], x[at[3]]);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_four_avx2(__m256d from, double *x, const size_t *at)
+{
+    double four[4];
+    int i;
+    _mm256_storeu_pd(four, from);
+    for (i = 0; i < 4; i++) x[at[i]] = four[i];
+}
+
+/* c and s of the angles, and t, from d = b - a and w = 2g. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__angles_avx2(__m256d d, __m256d w, __m256d *c, __m256d *s)
+{
+    const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1);
+    __m256d length = _mm256_andnot_pd(minus, d), small, h, sum, r;
+    small = _mm256_cmp_pd(_mm256_add_pd(length, _mm256_andnot_pd(minus, w)), _mm256_set1_pd(1e-140), _CMP_LT_OQ);
+    r = _mm256_blendv_pd(one, _mm256_set1_pd(1e150), small);   /* or squares underflow */
+    length = _mm256_mul_pd(length, r);
+    w = _mm256_mul_pd(_mm256_xor_pd(w, _mm256_and_pd(d, minus)), r);
+    h = _mm256_sqrt_pd(_mm256_fmadd_pd(length, length, _mm256_mul_pd(w, w)));
+    sum = _mm256_add_pd(h, length);
+    r = _mm256_sqrt_pd(_mm256_mul_pd(_mm256_add_pd(h, h), sum));
+    *c = _mm256_div_pd(sum, r);
+    *s = _mm256_div_pd(w, r);
+    return _mm256_div_pd(w, sum);
+}
+
+OSCAR__AVX2 static int oscar__eigh_angles_avx2(oscar__eigh *e, const size_t *p, const size_t *q,
+                                               const double *product, double *cosine, double *sine)
+{
+    const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1), g = _mm256_loadu_pd(product);
+    __m256d a = oscar__four_avx2(e->norm, p), b = oscar__four_avx2(e->norm, q);
+    __m256d u = oscar__four_avx2(e->root, p), v = oscar__four_avx2(e->root, q), size = _mm256_andnot_pd(minus, g);
+    __m256d lengths = _mm256_mul_pd(u, v), turn, swap, c, s, t, w;
+    turn = _mm256_cmp_pd(size, _mm256_mul_pd(_mm256_set1_pd(e->tolerance), lengths), _CMP_GT_OQ);
+    if (!_mm256_movemask_pd(turn)) return 0;
+    t = oscar__angles_avx2(_mm256_sub_pd(b, a), _mm256_add_pd(g, g), &c, &s);
+    c = _mm256_blendv_pd(one, c, turn);   /* what is not to be turned may be 0 / 0 */
+    s = _mm256_and_pd(s, turn);
+    t = _mm256_and_pd(t, turn);
+    a = _mm256_fnmadd_pd(t, g, a);
+    b = _mm256_fmadd_pd(t, g, b);
+    swap = _mm256_and_pd(turn, _mm256_cmp_pd(a, b, _CMP_NGT_UQ));
+    _mm256_storeu_pd(cosine, _mm256_blendv_pd(c, s, swap));
+    _mm256_storeu_pd(sine, _mm256_blendv_pd(s, _mm256_xor_pd(c, minus), swap));
+    oscar__put_four_avx2(_mm256_blendv_pd(a, b, swap), e->norm, p);
+    oscar__put_four_avx2(_mm256_blendv_pd(b, a, swap), e->norm, q);
+    oscar__put_four_avx2(_mm256_blendv_pd(u, v, swap), e->root, p);
+    oscar__put_four_avx2(_mm256_blendv_pd(v, u, swap), e->root, q);
+    w = _mm256_and_pd(_mm256_div_pd(size, lengths), turn);
+    _mm256_storeu_pd(e->cosine, _mm256_max_pd(w, _mm256_loadu_pd(e->cosine)));
+    _mm256_storeu_pd(e->tangent, _mm256_max_pd(_mm256_andnot_pd(minus, t), _mm256_loadu_pd(e->tangent)));
+    return 1;
+}
+
+OSCAR__AVX2 static void oscar__eigh_explain_avx2(size_t width, size_t count, const double *rows, size_t lead,
+                                                 size_t column, double *out)
+{
+    size_t i, k;
+    for (i = 0; i < width; i += 8) {
+        __m256d low = _mm256_loadu_pd(out + i), high = _mm256_loadu_pd(out + i + 4);
+        for (k = 0; k < count; k++) {
+            const double *row = rows + k * lead;
+            __m256d factor = _mm256_broadcast_sd(row + column);
+            low = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + i), low);
+            high = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + i + 4), high);
+        }
+        _mm256_storeu_pd(out + i, low);
+        _mm256_storeu_pd(out + i + 4, high);
+    }
+}
+
 #endif /* OSCAR__HAS_AVX2 */
 
 /* == 3.18 KERNELS: AVX-512 == */
 #if defined(OSCAR__HAS_AVX512)
+
+/* -- eigensolver: angles are those of AVX2 -- */
+
+/* Sums of the four vectors' lanes. */
+OSCAR__INLINE OSCAR__AVX512 __m256d oscar__sums_avx512(__m512d v0, __m512d v1, __m512d v2, __m512d v3)
+{
+    __m512d low = _mm512_add_pd(_mm512_unpacklo_pd(v0, v1), _mm512_unpackhi_pd(v0, v1));
+    __m512d high = _mm512_add_pd(_mm512_unpacklo_pd(v2, v3), _mm512_unpackhi_pd(v2, v3));
+    __m512d both = _mm512_add_pd(_mm512_shuffle_f64x2(low, high, 0x88), _mm512_shuffle_f64x2(low, high, 0xdd));
+    __m256d a = _mm512_castpd512_pd256(both), b = _mm512_extractf64x4_pd(both, 1);
+    return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
+}
+
+OSCAR__AVX512 static void oscar__eigh_dots_avx512(size_t width, double *const *x, double *const *y, double *product)
+{
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m512d g0 = _mm512_setzero_pd(), g1 = g0, g2 = g0, g3 = g0;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        g0 = _mm512_fmadd_pd(_mm512_loadu_pd(x0 + k), _mm512_loadu_pd(y0 + k), g0);
+        g1 = _mm512_fmadd_pd(_mm512_loadu_pd(x1 + k), _mm512_loadu_pd(y1 + k), g1);
+        g2 = _mm512_fmadd_pd(_mm512_loadu_pd(x2 + k), _mm512_loadu_pd(y2 + k), g2);
+        g3 = _mm512_fmadd_pd(_mm512_loadu_pd(x3 + k), _mm512_loadu_pd(y3 + k), g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx512(g0, g1, g2, g3));
+}
+
+/* Eight components of a pair of rows; *x and *y are the turned ones, too. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__turn_pair_avx512(__m512d c, __m512d s, double *to_x, double *to_y, __m512d *x,
+                                                         __m512d *y)
+{
+    __m512d a = _mm512_loadu_pd(to_x), b = _mm512_loadu_pd(to_y);
+    *x = _mm512_fnmadd_pd(s, b, _mm512_mul_pd(c, a));
+    *y = _mm512_fmadd_pd(s, a, _mm512_mul_pd(c, b));
+    _mm512_storeu_pd(to_x, *x);
+    _mm512_storeu_pd(to_y, *y);
+}
+
+OSCAR__AVX512 static void oscar__eigh_turn_avx512(size_t width, const double *c, const double *s, double *const *x,
+                                                  double *const *y)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        __m512d vc = _mm512_set1_pd(c[i]), vs = _mm512_set1_pd(s[i]), a, b;
+        for (k = 0; k < width; k += 8) oscar__turn_pair_avx512(vc, vs, x[i] + k, y[i] + k, &a, &b);
+    }
+}
+
+OSCAR__AVX512 static void oscar__eigh_turn_dots_avx512(size_t width, const double *c, const double *s,
+                                                       double *const *x, double *const *y, double *product)
+{
+    double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m512d c0 = _mm512_set1_pd(c[0]), c1 = _mm512_set1_pd(c[1]), c2 = _mm512_set1_pd(c[2]), c3 = _mm512_set1_pd(c[3]);
+    __m512d s0 = _mm512_set1_pd(s[0]), s1 = _mm512_set1_pd(s[1]), s2 = _mm512_set1_pd(s[2]), s3 = _mm512_set1_pd(s[3]);
+    __m512d g0 = _mm512_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, vx, next_x, vy, first;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        oscar__turn_pair_avx512(c0, s0, x0 + k, y0 + k, &vx, &first);
+        oscar__turn_pair_avx512(c1, s1, x1 + k, y1 + k, &next_x, &vy);
+        g0 = _mm512_fmadd_pd(vx, vy, g0);
+        oscar__turn_pair_avx512(c2, s2, x2 + k, y2 + k, &vx, &vy);
+        g1 = _mm512_fmadd_pd(next_x, vy, g1);
+        oscar__turn_pair_avx512(c3, s3, x3 + k, y3 + k, &next_x, &vy);
+        g2 = _mm512_fmadd_pd(vx, vy, g2);
+        g3 = _mm512_fmadd_pd(next_x, first, g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx512(g0, g1, g2, g3));
+}
+
+OSCAR__AVX512 static void oscar__eigh_explain_avx512(size_t width, size_t count, const double *rows, size_t lead,
+                                                     size_t column, double *out)
+{
+    size_t i, k;
+    for (i = 0; i < width; i += 8) {
+        __m512d even = _mm512_loadu_pd(out + i), odd = _mm512_setzero_pd();
+        for (k = 0; k + 1 < count; k += 2) {
+            const double *row = rows + k * lead, *next = row + lead;
+            even = _mm512_fnmadd_pd(_mm512_set1_pd(row[column]), _mm512_loadu_pd(row + i), even);
+            odd = _mm512_fnmadd_pd(_mm512_set1_pd(next[column]), _mm512_loadu_pd(next + i), odd);
+        }
+        if (k < count)
+            even = _mm512_fnmadd_pd(_mm512_set1_pd(rows[k * lead + column]), _mm512_loadu_pd(rows + k * lead + i), even);
+        _mm512_storeu_pd(out + i, _mm512_add_pd(even, odd));
+    }
+}
 
 #endif /* OSCAR__HAS_AVX512 */
 
@@ -8800,16 +9133,21 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
 /* == 3.21 WHICH INSTRUCTION SET == */
 
 static const oscar__kernels oscar__scalar_kernels = {
-    OSCAR_ISA_SCALAR, oscar__fwht_row
+    OSCAR_ISA_SCALAR, oscar__fwht_row,
+    oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles, oscar__eigh_explain
 };
 #if defined(OSCAR__HAS_AVX2)
 static const oscar__kernels oscar__avx2_kernels = {
-    OSCAR_ISA_AVX2, oscar__fwht_row
+    OSCAR_ISA_AVX2, oscar__fwht_row,
+    oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2,
+    oscar__eigh_angles_avx2, oscar__eigh_explain_avx2
 };
 #endif
 #if defined(OSCAR__HAS_AVX512)
 static const oscar__kernels oscar__avx512_kernels = {
-    OSCAR_ISA_AVX512, oscar__fwht_row
+    OSCAR_ISA_AVX512, oscar__fwht_row,
+    oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512,
+    oscar__eigh_angles_avx2, oscar__eigh_explain_avx512
 };
 #endif
 
