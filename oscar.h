@@ -1166,7 +1166,8 @@ struct oscar__eigh;
      eigh_dots       product[i] = x[i] . y[i]
      eigh_turn       (x[i], y[i]) <- (c[i] x[i] - s[i] y[i], c[i] y[i] + s[i] x[i])
      eigh_turn_dots  the same, then product[i] = x[i] . y[i + 1], i + 1 modulo 4
-     eigh_angles     c and s of four pairs from product, norms and roots of the rows; 0 if no pair is to be turned
+     eigh_angles     c and s of four pairs from product, norms and roots of rows p[i] and q[i]. 0: none is to be turned,
+                     1: by so little that what was orthogonal stays so, 2: by more
      eigh_explain    out -= sum of rows[k][column] rows[k] over k < count; rows: [count][lead] */
 typedef struct oscar__kernels {
     oscar_isa isa;
@@ -1613,14 +1614,13 @@ enum {
      rows     [n rounded up to a multiple of OSCAR__EIGH_BLOCK][lead]; those from rank on are zero
      norm, root   per row: squared length and length. root is as old as the sweep, but for exchanges: it only says what
               may wait for the next one, and the last sweep changes no row that matters
-     tolerance    of |x . y| / (|x| |y|)      cosine, tangent   the largest ones of a sweep's rotations
+     tolerance, coarse   of |x . y| / (|x| |y|): what is orthogonal, what needs another sweep
      line     [width], a row of the matrix      order  [n] */
 typedef struct oscar__eigh {
     const double *a;
     int n, rank, sweeps, indefinite;
     size_t width, lead, row_count;
-    double unit, shift, tolerance;
-    double cosine[OSCAR__EIGH_PAIRS], tangent[OSCAR__EIGH_PAIRS];
+    double unit, shift, tolerance, coarse;
     double *rows, *norm, *root, *line;
     int *order;
 } oscar__eigh;
@@ -1734,7 +1734,6 @@ static int oscar__eigh_angles(oscar__eigh *e, const size_t *p, const size_t *q, 
         c[i] = 1;
         s[i] = 0;
         if (!(fabs(g) > e->tolerance * lengths)) continue;
-        turned = 1;
         d *= raise;
         w *= raise;
         h = sqrt(d * d + w * w);
@@ -1742,8 +1741,7 @@ static int oscar__eigh_angles(oscar__eigh *e, const size_t *p, const size_t *q, 
         r = sqrt(2 * h * sum);
         w = d < 0 ? -w : w;
         t = w / sum;
-        if (fabs(g) > e->cosine[i] * lengths) e->cosine[i] = fabs(g) / lengths;
-        if (fabs(t) > e->tangent[i]) e->tangent[i] = fabs(t);
+        turned |= fabs(g) > e->coarse * lengths || fabs(t) > e->coarse ? 2 : 1;
         c[i] = sum / r;
         s[i] = w / r;
         a -= t * g;
@@ -1836,7 +1834,7 @@ static double oscar__eigh_shift(oscar__eigh *e)
 
 /* -- sweeps -- */
 
-/* Four disjoint pairs of rows, turned by (c, s) where `turned` is set. */
+/* Four disjoint pairs of rows, to be turned by (c, s) if `turned` is not 0. */
 typedef struct oscar__eigh_round {
     size_t p[OSCAR__EIGH_PAIRS], q[OSCAR__EIGH_PAIRS];
     double *x[OSCAR__EIGH_PAIRS], *y[OSCAR__EIGH_PAIRS];
@@ -1878,7 +1876,7 @@ static void oscar__eigh_step(oscar__eigh *e, const oscar__kernels *kernels, int 
 }
 
 /* Squares: rows x .. x + 3 with rows y .. y + 3, all 16 pairs; count of them, in turn, so that the angles of one are
-   found while the rows of the other are turned. Returns the number of rounds that turned something. */
+   found while the rows of the other are turned. Returns what eigh_angles does, of all rounds. */
 static int oscar__eigh_squares(oscar__eigh *e, int count, const size_t *x, const size_t *y)
 {
     const oscar__kernels *kernels = oscar__kernels_now();
@@ -1890,7 +1888,7 @@ static int oscar__eigh_squares(oscar__eigh *e, int count, const size_t *x, const
     }
     for (round = 0; round < OSCAR__EIGH_PAIRS; round++)
         for (k = 0; k < count; k++) {
-            turned += rounds[k].turned;
+            turned |= rounds[k].turned;
             oscar__eigh_step(e, kernels, round == OSCAR__EIGH_PAIRS - 1, &rounds[k]);
         }
     return turned;
@@ -1904,7 +1902,7 @@ static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y)
     xs[1] = x + OSCAR__EIGH_PAIRS;
     straight[0] = crossed[1] = y;
     straight[1] = crossed[0] = y + OSCAR__EIGH_PAIRS;
-    return oscar__eigh_squares(e, 2, xs, straight) + oscar__eigh_squares(e, 2, xs, crossed);
+    return oscar__eigh_squares(e, 2, xs, straight) | oscar__eigh_squares(e, 2, xs, crossed);
 }
 
 /* Every pair of rows of one block: those of either half, then a square. */
@@ -1922,28 +1920,21 @@ static int oscar__eigh_block(oscar__eigh *e, size_t x)
             oscar__eigh_pair(e, &r, i, start + first[round][i % 2], start + second[round][i % 2]);
         }
         oscar__eigh_start(e, kernels, &r);
-        turned += r.turned;
+        turned |= r.turned;
         oscar__eigh_step(e, kernels, 1, &r);
     }
-    return turned + oscar__eigh_squares(e, 1, &x, &half);
+    return turned | oscar__eigh_squares(e, 1, &x, &half);
 }
 
-static double oscar__eigh_most(const double *x)
-{
-    double most = x[0];
-    int i;
-    for (i = 1; i < OSCAR__EIGH_PAIRS; i++) if (x[i] > most) most = x[i];
-    return most;
-}
-
-/* Sweeps over all pairs until none is left to turn. Rows that were orthogonal leave that by at most the product of a
-   cosine and a tangent a rotation, so small ones save the sweep that would only look. Returns 0 if OSCAR__EIGH_SWEEPS
-   are not enough. */
+/* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns with others by
+   its tangent times such cosines; where all of them were below coarse, n such products are below the tolerance, and the
+   sweep that would only look is saved. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
 static int oscar__eigh_jacobi(oscar__eigh *e)
 {
     size_t count = oscar__align_up((size_t)e->rank, OSCAR__EIGH_BLOCK), x, y, i;
     for (i = 0; i < e->row_count; i++) e->norm[i] = e->root[i] = 0;
     e->tolerance = sqrt((double)e->n) * DBL_EPSILON;
+    e->coarse = sqrt(e->tolerance / e->n);
     for (e->sweeps = 1; e->sweeps <= OSCAR__EIGH_SWEEPS; e->sweeps++) {
         int turned = 0;
         for (i = 0; i < count; i++) {
@@ -1951,13 +1942,11 @@ static int oscar__eigh_jacobi(oscar__eigh *e)
             e->norm[i] = oscar__eigh_dot(e->width, row, row);
             e->root[i] = sqrt(e->norm[i]);
         }
-        memset(e->cosine, 0, sizeof e->cosine);
-        memset(e->tangent, 0, sizeof e->tangent);
         for (x = 0; x < count; x += OSCAR__EIGH_BLOCK) {
-            turned += oscar__eigh_block(e, x);
-            for (y = x + OSCAR__EIGH_BLOCK; y < count; y += OSCAR__EIGH_BLOCK) turned += oscar__eigh_blocks(e, x, y);
+            turned |= oscar__eigh_block(e, x);
+            for (y = x + OSCAR__EIGH_BLOCK; y < count; y += OSCAR__EIGH_BLOCK) turned |= oscar__eigh_blocks(e, x, y);
         }
-        if (!turned || e->n * oscar__eigh_most(e->cosine) * oscar__eigh_most(e->tangent) < e->tolerance) break;
+        if (turned < 2) break;
     }
     for (i = 0; i < count; i++)
         e->norm[i] = oscar__eigh_dot(e->width, e->rows + i * e->lead, e->rows + i * e->lead);
@@ -8971,7 +8960,8 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__put_four_avx2(__m256d from, double *x, con
     for (i = 0; i < 4; i++) x[at[i]] = four[i];
 }
 
-/* c and s of the angles, and t, from d = b - a and w = 2g. */
+/* c and s of the angles, and t, from d = b - a and w = 2g. A common factor 1 / r would
+   cost less, but give c and s a common error, which adds up. */
 OSCAR__INLINE OSCAR__AVX2 __m256d oscar__angles_avx2(__m256d d, __m256d w, __m256d *c, __m256d *s)
 {
     const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1);
@@ -8994,7 +8984,7 @@ OSCAR__AVX2 static int oscar__eigh_angles_avx2(oscar__eigh *e, const size_t *p, 
     const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1), g = _mm256_loadu_pd(product);
     __m256d a = oscar__four_avx2(e->norm, p), b = oscar__four_avx2(e->norm, q);
     __m256d u = oscar__four_avx2(e->root, p), v = oscar__four_avx2(e->root, q), size = _mm256_andnot_pd(minus, g);
-    __m256d lengths = _mm256_mul_pd(u, v), turn, swap, c, s, t, w;
+    __m256d lengths = _mm256_mul_pd(u, v), turn, swap, c, s, t, coarse;
     turn = _mm256_cmp_pd(size, _mm256_mul_pd(_mm256_set1_pd(e->tolerance), lengths), _CMP_GT_OQ);
     if (!_mm256_movemask_pd(turn)) return 0;
     t = oscar__angles_avx2(_mm256_sub_pd(b, a), _mm256_add_pd(g, g), &c, &s);
@@ -9010,10 +9000,10 @@ OSCAR__AVX2 static int oscar__eigh_angles_avx2(oscar__eigh *e, const size_t *p, 
     oscar__put_four_avx2(_mm256_blendv_pd(b, a, swap), e->norm, q);
     oscar__put_four_avx2(_mm256_blendv_pd(u, v, swap), e->root, p);
     oscar__put_four_avx2(_mm256_blendv_pd(v, u, swap), e->root, q);
-    w = _mm256_and_pd(_mm256_div_pd(size, lengths), turn);
-    _mm256_storeu_pd(e->cosine, _mm256_max_pd(w, _mm256_loadu_pd(e->cosine)));
-    _mm256_storeu_pd(e->tangent, _mm256_max_pd(_mm256_andnot_pd(minus, t), _mm256_loadu_pd(e->tangent)));
-    return 1;
+    coarse = _mm256_set1_pd(e->coarse);
+    turn = _mm256_or_pd(_mm256_cmp_pd(size, _mm256_mul_pd(coarse, lengths), _CMP_GT_OQ),
+                        _mm256_cmp_pd(_mm256_andnot_pd(minus, t), coarse, _CMP_GT_OQ));
+    return _mm256_movemask_pd(turn) ? 2 : 1;
 }
 
 OSCAR__AVX2 static void oscar__eigh_explain_avx2(size_t width, size_t count, const double *rows, size_t lead,
