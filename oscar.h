@@ -1850,33 +1850,29 @@ static void oscar__eigh_pair(const oscar__eigh *e, oscar__eigh_round *r, int i, 
     r->y[i] = e->rows + q * e->lead;
 }
 
-static void oscar__eigh_start(oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
+static int oscar__eigh_find(oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
 {
-    kernels->eigh_dots(e->width, r->x, r->y, r->product);
-    r->turned = kernels->eigh_angles(e, r->p, r->q, r->product, r->c, r->s);
+    return r->turned = kernels->eigh_angles(e, r->p, r->q, r->product, r->c, r->s);
 }
 
-/* Turns the rows; unless it is the last round of a square y moves on by one and the angles are found. */
-static void oscar__eigh_step(oscar__eigh *e, const oscar__kernels *kernels, int last, oscar__eigh_round *r)
+/* Turns the rows, then y moves on by one; all but the angles of the next round. */
+static void oscar__eigh_step(const oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
 {
     size_t q = r->q[0];
     double *y = r->y[0];
-    int i, turned = r->turned;
-    if (last) {
-        if (turned) kernels->eigh_turn(e->width, r->c, r->s, r->x, r->y);
-        return;
+    int i;
+    if (r->turned) kernels->eigh_turn_dots(e->width, r->c, r->s, r->x, r->y, r->product);
+    for (i = 0; i + 1 < OSCAR__EIGH_PAIRS; i++) {
+        r->q[i] = r->q[i + 1];
+        r->y[i] = r->y[i + 1];
     }
-    if (turned) kernels->eigh_turn_dots(e->width, r->c, r->s, r->x, r->y, r->product);
-    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
-        r->q[i] = i + 1 < OSCAR__EIGH_PAIRS ? r->q[i + 1] : q;
-        r->y[i] = i + 1 < OSCAR__EIGH_PAIRS ? r->y[i + 1] : y;
-    }
-    if (!turned) kernels->eigh_dots(e->width, r->x, r->y, r->product);
-    r->turned = kernels->eigh_angles(e, r->p, r->q, r->product, r->c, r->s);
+    r->q[i] = q;
+    r->y[i] = y;
+    if (!r->turned) kernels->eigh_dots(e->width, r->x, r->y, r->product);
 }
 
-/* Squares: rows x .. x + 3 with rows y .. y + 3, all 16 pairs; count of them, in turn, so that the angles of one are
-   found while the rows of the other are turned. Returns what eigh_angles does, of all rounds. */
+/* Squares: rows x .. x + 3 with rows y .. y + 3, all 16 pairs; up to two of them, whose angles do not wait for each
+   other. Returns what eigh_angles does, of all rounds. */
 static int oscar__eigh_squares(oscar__eigh *e, int count, const size_t *x, const size_t *y)
 {
     const oscar__kernels *kernels = oscar__kernels_now();
@@ -1884,13 +1880,16 @@ static int oscar__eigh_squares(oscar__eigh *e, int count, const size_t *x, const
     int turned = 0, round, i, k;
     for (k = 0; k < count; k++) {
         for (i = 0; i < OSCAR__EIGH_PAIRS; i++) oscar__eigh_pair(e, &rounds[k], i, x[k] + (size_t)i, y[k] + (size_t)i);
-        oscar__eigh_start(e, kernels, &rounds[k]);
+        kernels->eigh_dots(e->width, rounds[k].x, rounds[k].y, rounds[k].product);
     }
-    for (round = 0; round < OSCAR__EIGH_PAIRS; round++)
+    for (round = 0; round < OSCAR__EIGH_PAIRS; round++) {
+        for (k = 0; k < count; k++) turned |= oscar__eigh_find(e, kernels, &rounds[k]);
         for (k = 0; k < count; k++) {
-            turned |= rounds[k].turned;
-            oscar__eigh_step(e, kernels, round == OSCAR__EIGH_PAIRS - 1, &rounds[k]);
+            oscar__eigh_round *r = &rounds[k];
+            if (round + 1 < OSCAR__EIGH_PAIRS) oscar__eigh_step(e, kernels, r);
+            else if (r->turned) kernels->eigh_turn(e->width, r->c, r->s, r->x, r->y);
         }
+    }
     return turned;
 }
 
@@ -1919,9 +1918,9 @@ static int oscar__eigh_block(oscar__eigh *e, size_t x)
             size_t start = i < 2 ? x : half;
             oscar__eigh_pair(e, &r, i, start + first[round][i % 2], start + second[round][i % 2]);
         }
-        oscar__eigh_start(e, kernels, &r);
-        turned |= r.turned;
-        oscar__eigh_step(e, kernels, 1, &r);
+        kernels->eigh_dots(e->width, r.x, r.y, r.product);
+        turned |= oscar__eigh_find(e, kernels, &r);
+        if (r.turned) kernels->eigh_turn(e->width, r.c, r.s, r.x, r.y);
     }
     return turned | oscar__eigh_squares(e, 1, &x, &half);
 }
