@@ -1952,21 +1952,28 @@ static int oscar__eigh_jacobi(oscar__eigh *e)
     return e->sweeps <= OSCAR__EIGH_SWEEPS;
 }
 
+static OSCAR__NOINLINE void oscar__eigh_normalise(size_t width, double length, double *row)
+{
+    size_t k, l;
+    for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
+        for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) row[k + l] /= length;
+}
+
 /* Normalises the rows; norm becomes the eigenvalue of unit a + shift I, 0 where nothing is left to normalise. Those
    rows are completed to an orthonormal basis: the unit vector that the others explain least, Gram-Schmidt twice. */
 static void oscar__eigh_basis(oscar__eigh *e)
 {
-    size_t size = (size_t)e->n, i, j, k;
+    size_t size = (size_t)e->n, none = 0, i, j, k;
     double *open = e->root;   /* the part of each unit vector that is not explained */
     for (k = 0; k < size; k++) open[k] = 1;
     for (i = 0; i < size; i++) {
-        double *row = e->rows + i * e->lead;
         if (e->norm[i] < DBL_MIN) e->norm[i] = 0;
-        if (e->norm[i] == 0) continue;
-        for (k = 0; k < size; k++) row[k] /= sqrt(e->norm[i]);
-        for (k = 0; k < size; k++) open[k] -= row[k] * row[k];
+        if (e->norm[i] != 0) oscar__eigh_normalise(e->width, sqrt(e->norm[i]), e->rows + i * e->lead);
+        else none++;
     }
-    for (i = 0; i < size; i++) {
+    for (i = 0; i < size && none; i++)
+        for (k = 0; k < size && e->norm[i] != 0; k++) open[k] -= e->rows[i * e->lead + k] * e->rows[i * e->lead + k];
+    for (i = 0; i < size && none; i++) {
         double *row = e->rows + i * e->lead, length;
         size_t most = 0;
         int pass;
@@ -2007,35 +2014,40 @@ static void oscar__eigh_quotients(oscar__eigh *e)
 static void oscar__eigh_write(oscar__eigh *e, double *vectors, double *values)
 {
     const double tie = 1 - 1.0 / (1 << 26);
-    size_t size = (size_t)e->n, i, j;
+    const size_t block = 8;
+    size_t size = (size_t)e->n, i, j, k;
     for (i = 0; i < size; i++) {
         for (j = i; j > 0 && e->norm[e->order[j - 1]] > e->norm[i]; j--) e->order[j] = e->order[j - 1];
         e->order[j] = (int)i;
     }
     for (j = 0; j < size; j++) {
-        const double *row = e->rows + (size_t)e->order[j] * e->lead;
-        double largest = 0, sign;
-        for (i = 0; i < size; i++) if (fabs(row[i]) > largest) largest = fabs(row[i]);
+        double *row = e->rows + (size_t)e->order[j] * e->lead, largest = 0;
+        for (i = 0; i < size; i++) largest = fabs(row[i]) > largest ? fabs(row[i]) : largest;
         for (i = 0; fabs(row[i]) < largest * tie; i++) {}
-        sign = row[i] < 0 ? -1 : 1;
-        for (i = 0; i < size; i++) vectors[i * size + j] = sign * row[i];
+        if (row[i] < 0) for (i = 0; i < size; i++) row[i] = -row[i];
         values[j] = e->norm[e->order[j]] / e->unit;
     }
+    for (j = 0; j < size; j += block)   /* so that a line of the output is written whole */
+        for (i = 0; i < size; i++)
+            for (k = j; k < size && k < j + block; k++)
+                vectors[i * size + k] = e->rows[(size_t)e->order[k] * e->lead + i];
 }
 
 /* Looks at every entry; *largest = max |a_ij|. */
 static oscar_result oscar__eigh_check(int n, const double *a, double *largest)
 {
-    size_t size = (size_t)n, i, j;
+    const size_t block = 8;   /* so that a line that is read down a column is used whole */
+    size_t size = (size_t)n, i, j, k;
     double top = 0;
     for (i = 0; i < size * size; i++) {
         if (!(fabs(a[i]) <= OSCAR__EIGH_LARGEST)) return OSCAR_ERR_NUMERIC;
-        if (fabs(a[i]) > top) top = fabs(a[i]);
+        top = fabs(a[i]) > top ? fabs(a[i]) : top;
     }
     if (top > 0 && top < OSCAR__EIGH_SMALLEST) return OSCAR_ERR_NUMERIC;
-    for (i = 0; i < size; i++)
-        for (j = 0; j < i; j++)
-            if (fabs(a[i * size + j] - a[j * size + i]) > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+    for (i = 0; i < size; i += block)
+        for (j = 0; j < size; j++)
+            for (k = i; k < size && k < i + block; k++)
+                if (fabs(a[k * size + j] - a[j * size + k]) > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
     *largest = top;
     return OSCAR_OK;
 }
