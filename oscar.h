@@ -1610,6 +1610,7 @@ enum {
 
 /*   width    n rounded up to a multiple of OSCAR__EIGH_LANES; the padding is zero
      lead     distance of rows: one cache line more than width, else rows of 2^k values share few cache sets
+     exact    a is symmetric to the last bit, so that reading down columns can be saved
      unit     power of two that brings the largest |a_ij| into [1, 2); shift is added to the diagonal after it
      rows     [n rounded up to a multiple of OSCAR__EIGH_BLOCK][lead]; those from rank on are zero
      norm, root   per row: squared length and length. root is as old as the sweep, but for exchanges: it only says what
@@ -1618,7 +1619,7 @@ enum {
      line     [width], a row of the matrix      order  [n] */
 typedef struct oscar__eigh {
     const double *a;
-    int n, rank, sweeps, indefinite;
+    int n, rank, sweeps, indefinite, exact;
     size_t width, lead, row_count;
     double unit, shift, tolerance, coarse;
     double *rows, *norm, *root, *line;
@@ -1655,7 +1656,9 @@ static void oscar__eigh_line(const oscar__eigh *e, int i, double *out)
 {
     size_t size = (size_t)e->n, row = (size_t)i, j;
     double half = 0.5 * e->unit;
-    for (j = 0; j < size; j++) out[j] = (e->a[row * size + j] + e->a[j * size + row]) * half;
+    if (e->exact) for (j = 0; j < size; j++) out[j] = e->a[row * size + j] * e->unit;
+    else for (j = 0; j < size; j++) out[j] = (e->a[row * size + j] + e->a[j * size + row]) * half;
+    j = size;
     for (; j < e->width; j++) out[j] = 0;
     out[row] += e->shift;
 }
@@ -2033,12 +2036,12 @@ static void oscar__eigh_write(oscar__eigh *e, double *vectors, double *values)
                 vectors[i * size + k] = e->rows[(size_t)e->order[k] * e->lead + i];
 }
 
-/* Looks at every entry; *largest = max |a_ij|. */
-static oscar_result oscar__eigh_check(int n, const double *a, double *largest)
+/* Looks at every entry; *largest = max |a_ij|, *exact: a = a^T. */
+static oscar_result oscar__eigh_check(int n, const double *a, double *largest, int *exact)
 {
     const size_t block = 8;   /* so that a line that is read down a column is used whole */
     size_t size = (size_t)n, i, j, k;
-    double top = 0;
+    double top = 0, most = 0;
     for (i = 0; i < size * size; i++) {
         if (!(fabs(a[i]) <= OSCAR__EIGH_LARGEST)) return OSCAR_ERR_NUMERIC;
         top = fabs(a[i]) > top ? fabs(a[i]) : top;
@@ -2047,7 +2050,9 @@ static oscar_result oscar__eigh_check(int n, const double *a, double *largest)
     for (i = 0; i < size; i += block)
         for (j = 0; j < size; j++)
             for (k = i; k < size && k < i + block; k++)
-                if (fabs(a[k * size + j] - a[j * size + k]) > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+                most = fabs(a[k * size + j] - a[j * size + k]) > most ? fabs(a[k * size + j] - a[j * size + k]) : most;
+    if (most > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+    *exact = most == 0;
     *largest = top;
     return OSCAR_OK;
 }
@@ -2063,7 +2068,7 @@ static oscar_result oscar__eigh_solve(oscar__eigh *e)
 {
     double largest;
     int exponent;
-    oscar_result result = oscar__eigh_check(e->n, e->a, &largest);
+    oscar_result result = oscar__eigh_check(e->n, e->a, &largest, &e->exact);
     if (result) return result;
     (void)frexp(largest, &exponent);
     e->unit = ldexp(1.0, largest > 0 ? 1 - exponent : 0);
@@ -9020,17 +9025,28 @@ OSCAR__AVX2 static int oscar__eigh_angles_avx2(oscar__eigh *e, const size_t *p, 
 OSCAR__AVX2 static void oscar__eigh_explain_avx2(size_t width, size_t count, const double *rows, size_t lead,
                                                  size_t column, double *out)
 {
-    size_t i, k;
-    for (i = 0; i < width; i += 8) {
-        __m256d low = _mm256_loadu_pd(out + i), high = _mm256_loadu_pd(out + i + 4);
-        for (k = 0; k < count; k++) {
-            const double *row = rows + k * lead;
-            __m256d factor = _mm256_broadcast_sd(row + column);
-            low = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + i), low);
-            high = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + i + 4), high);
+    size_t i = 0, k;
+    for (; i + 16 <= width; i += 16) {
+        const double *row = rows + i;
+        __m256d s0 = _mm256_loadu_pd(out + i), s1 = _mm256_loadu_pd(out + i + 4);
+        __m256d s2 = _mm256_loadu_pd(out + i + 8), s3 = _mm256_loadu_pd(out + i + 12);
+        for (k = 0; k < count; k++, row += lead) {
+            __m256d factor = _mm256_set1_pd(rows[k * lead + column]);
+            s0 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row), s0);
+            s1 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + 4), s1);
+            s2 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + 8), s2);
+            s3 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + 12), s3);
         }
-        _mm256_storeu_pd(out + i, low);
-        _mm256_storeu_pd(out + i + 4, high);
+        _mm256_storeu_pd(out + i, s0);
+        _mm256_storeu_pd(out + i + 4, s1);
+        _mm256_storeu_pd(out + i + 8, s2);
+        _mm256_storeu_pd(out + i + 12, s3);
+    }
+    for (; i < width; i += 4) {
+        __m256d s0 = _mm256_loadu_pd(out + i);
+        for (k = 0; k < count; k++)
+            s0 = _mm256_fnmadd_pd(_mm256_set1_pd(rows[k * lead + column]), _mm256_loadu_pd(rows + k * lead + i), s0);
+        _mm256_storeu_pd(out + i, s0);
     }
 }
 
@@ -9111,17 +9127,28 @@ OSCAR__AVX512 static void oscar__eigh_turn_dots_avx512(size_t width, const doubl
 OSCAR__AVX512 static void oscar__eigh_explain_avx512(size_t width, size_t count, const double *rows, size_t lead,
                                                      size_t column, double *out)
 {
-    size_t i, k;
-    for (i = 0; i < width; i += 8) {
-        __m512d even = _mm512_loadu_pd(out + i), odd = _mm512_setzero_pd();
-        for (k = 0; k + 1 < count; k += 2) {
-            const double *row = rows + k * lead, *next = row + lead;
-            even = _mm512_fnmadd_pd(_mm512_set1_pd(row[column]), _mm512_loadu_pd(row + i), even);
-            odd = _mm512_fnmadd_pd(_mm512_set1_pd(next[column]), _mm512_loadu_pd(next + i), odd);
+    size_t i = 0, k;
+    for (; i + 32 <= width; i += 32) {
+        const double *row = rows + i;
+        __m512d s0 = _mm512_loadu_pd(out + i), s1 = _mm512_loadu_pd(out + i + 8);
+        __m512d s2 = _mm512_loadu_pd(out + i + 16), s3 = _mm512_loadu_pd(out + i + 24);
+        for (k = 0; k < count; k++, row += lead) {
+            __m512d factor = _mm512_set1_pd(rows[k * lead + column]);
+            s0 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row), s0);
+            s1 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row + 8), s1);
+            s2 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row + 16), s2);
+            s3 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row + 24), s3);
         }
-        if (k < count)
-            even = _mm512_fnmadd_pd(_mm512_set1_pd(rows[k * lead + column]), _mm512_loadu_pd(rows + k * lead + i), even);
-        _mm512_storeu_pd(out + i, _mm512_add_pd(even, odd));
+        _mm512_storeu_pd(out + i, s0);
+        _mm512_storeu_pd(out + i + 8, s1);
+        _mm512_storeu_pd(out + i + 16, s2);
+        _mm512_storeu_pd(out + i + 24, s3);
+    }
+    for (; i < width; i += 8) {
+        __m512d s0 = _mm512_loadu_pd(out + i);
+        for (k = 0; k < count; k++)
+            s0 = _mm512_fnmadd_pd(_mm512_set1_pd(rows[k * lead + column]), _mm512_loadu_pd(rows + k * lead + i), s0);
+        _mm512_storeu_pd(out + i, s0);
     }
 }
 
