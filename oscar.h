@@ -1168,7 +1168,18 @@ struct oscar__eigh;
      eigh_turn_dots  the same, then product[i] = x[i] . y[i + 1], i + 1 modulo 4
      eigh_angles     c and s of four pairs from product, norms and roots of rows p[i] and q[i]. 0: none is to be turned,
                      1: by so little that what was orthogonal stays so, 2: by more
-     eigh_explain    out -= sum of rows[k][column] rows[k] over k < count; rows: [count][lead] */
+
+   Dense matrices and calibration (3.4, 3.7, 3.8), double. Sums may differ in rounding.
+
+     combine      out += sign * sum of factors[k * stride] rows[k] over k < count. rows: [count][lead], out: [width]
+     add_tile     sum[i][j] += sum of a[k][i] b[k][j] over k < count, i < 8, j < 16; the strides are those of rows, count
+                  is a multiple of 4
+     widen        out[i] = x[i]
+     weigh_copy   row = x, weighted = weight x; count is a multiple of 16
+     turn_halves  out = x with (x[i], x[i + count]) turned by (cosine[i], sine[i]), i < count
+     exp_row      x[i] = exp(x[i] - most), most the largest x[i]; returns their sum; count is a multiple of 16. Vectors take
+                  what is below exp(-708) for 0
+     weigh_row    sum[i] += p (1 - p), p = x[i] / total, not less than 0; returns what was added; count likewise */
 typedef struct oscar__kernels {
     oscar_isa isa;
     void (*fwht)(int n, float *x);
@@ -1178,7 +1189,15 @@ typedef struct oscar__kernels {
                            double *product);
     int (*eigh_angles)(struct oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
                        double *s);
-    void (*eigh_explain)(size_t width, size_t count, const double *rows, size_t lead, size_t column, double *out);
+    void (*combine)(size_t width, size_t count, double sign, const double *factors, size_t stride, const double *rows,
+                    size_t lead, double *out);
+    void (*add_tile)(size_t count, const double *a, size_t a_stride, const double *b, size_t b_stride, double *sum,
+                     size_t sum_stride);
+    void (*widen)(size_t count, const float *x, double *out);
+    void (*weigh_copy)(size_t count, double weight, const double *x, double *row, double *weighted);
+    void (*turn_halves)(size_t count, const double *cosine, const double *sine, const double *x, double *out);
+    double (*exp_row)(size_t count, double *x);
+    double (*weigh_row)(size_t count, double total, const double *x, double *sum);
 } oscar__kernels;
 
 static const oscar__kernels *oscar__kernels_now(void);   /* 3.21 */
@@ -1680,13 +1699,21 @@ static OSCAR__NOINLINE double oscar__eigh_dot(size_t width, const double *x, con
     return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7));
 }
 
-/* y -= factor x */
-static OSCAR__NOINLINE void oscar__eigh_subtract(size_t width, double factor, const double *OSCAR__RESTRICT x,
-                                                 double *OSCAR__RESTRICT y)
+/* y += factor x */
+static OSCAR__NOINLINE void oscar__add_row(size_t width, double factor, const double *OSCAR__RESTRICT x,
+                                           double *OSCAR__RESTRICT y)
 {
-    size_t k, l;
-    for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
-        for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) y[k + l] -= factor * x[k + l];
+    size_t k = 0, l;
+    for (; k + OSCAR__EIGH_LANES <= width; k += OSCAR__EIGH_LANES)
+        for (l = 0; l < OSCAR__EIGH_LANES; l++) y[k + l] += factor * x[k + l];
+    for (; k < width; k++) y[k] += factor * x[k];
+}
+
+static void oscar__combine(size_t width, size_t count, double sign, const double *factors, size_t stride,
+                           const double *rows, size_t lead, double *out)
+{
+    size_t k;
+    for (k = 0; k < count; k++) oscar__add_row(width, sign * factors[k * stride], rows + k * lead, out);
 }
 
 /* (x, y) <- (c x - s y, c y + s x) */
@@ -1762,19 +1789,13 @@ static int oscar__eigh_angles(oscar__eigh *e, const size_t *p, const size_t *q, 
     return turned;
 }
 
-static void oscar__eigh_explain(size_t width, size_t count, const double *rows, size_t lead, size_t column, double *out)
-{
-    size_t k;
-    for (k = 0; k < count; k++) oscar__eigh_subtract(width, rows[k * lead + column], rows + k * lead, out);
-}
-
 /* -- factor -- */
 
 /* Row i of the matrix less what the first `rank` rows of G explain of it. */
 static void oscar__eigh_residual(const oscar__eigh *e, int i, int rank, double *out)
 {
     oscar__eigh_line(e, i, out);
-    oscar__kernels_now()->eigh_explain(e->width, (size_t)rank, e->rows, e->lead, (size_t)i, out);
+    oscar__kernels_now()->combine(e->width, (size_t)rank, -1, e->rows + i, e->lead, e->rows, e->lead, out);
 }
 
 /* Pivoted Cholesky into rows. Returns the rank, or -1 if the matrix is not positive semidefinite. A diagonal entry of
@@ -1988,7 +2009,7 @@ static void oscar__eigh_basis(oscar__eigh *e)
             for (j = 0; j < size; j++) {
                 const double *other = e->rows + j * e->lead;
                 if (j < i || e->norm[j] != 0)
-                    oscar__eigh_subtract(e->width, oscar__eigh_dot(e->width, other, row), other, row);
+                    oscar__add_row(e->width, -oscar__eigh_dot(e->width, other, row), other, row);
             }
         length = sqrt(oscar__eigh_dot(e->width, row, row));
         for (k = 0; k < size; k++) row[k] /= length;
@@ -2098,38 +2119,36 @@ OSCAR_API oscar_result oscar_eigh(int n, const double *a, double *vectors, doubl
 }
 
 /* l l^T = c. c, l: [n][n], not overlapping; only the lower triangle of c is read, l has zeros above the diagonal.
-   Returns 0 if c is not positive definite in this arithmetic (or not finite); l is then partly written. */
+   Returns 0 if c is not positive definite in this arithmetic (or not finite); l is then partly written. On the way l is
+   its transpose, so that columns are rows. */
 static int oscar__cholesky(int n, const double *c, double *l)
 {
-    size_t size = (size_t)n, i, j, k;
+    size_t size = (size_t)n, i, j;
     for (i = 0; i < size; i++) {
-        double *li = l + i * size, rest;
-        for (j = 0; j < i; j++) {
-            const double *lj = l + j * size;
-            double sum = c[i * size + j];
-            for (k = 0; k < j; k++) sum -= li[k] * lj[k];
-            li[j] = sum / lj[j];
-        }
-        rest = c[i * size + i];
-        for (k = 0; k < i; k++) rest -= li[k] * li[k];
-        if (!(rest > 0 && rest <= DBL_MAX)) return 0;
-        li[i] = sqrt(rest);
-        for (j = i + 1; j < size; j++) li[j] = 0;
+        double *li = l + i * size, root;
+        for (j = 0; j < i; j++) li[j] = 0;
+        for (j = i; j < size; j++) li[j] = c[j * size + i];
+        oscar__kernels_now()->combine(size - i, i, -1, l + i, size, l + i, size, li + i);
+        if (!(li[i] > 0 && li[i] <= DBL_MAX)) return 0;
+        root = sqrt(li[i]);
+        li[i] = root;
+        for (j = i + 1; j < size; j++) li[j] /= root;
     }
+    for (i = 0; i < size; i++)
+        for (j = 0; j < i; j++) {
+            l[i * size + j] = l[j * size + i];
+            l[j * size + i] = 0;
+        }
     return 1;
 }
 
 /* Solves l^T y = x in place. l: [n][n] lower; x: [n][columns]. */
 static void oscar__solve_lower_t(int n, const double *l, int columns, double *x)
 {
-    size_t size = (size_t)n, width = (size_t)columns, i = size, j, k;
+    size_t size = (size_t)n, width = (size_t)columns, i = size, j;
     while (i--) {
         double *xi = x + i * width, diagonal = l[i * size + i];
-        for (k = i + 1; k < size; k++) {
-            const double *xk = x + k * width;
-            double factor = l[k * size + i];
-            for (j = 0; j < width; j++) xi[j] -= factor * xk[j];
-        }
+        oscar__kernels_now()->combine(width, size - i - 1, -1, l + (i + 1) * size + i, size, xi + width, width, xi);
         for (j = 0; j < width; j++) xi[j] /= diagonal;
     }
 }
@@ -2463,6 +2482,12 @@ OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_ho
 
 /* == 3.7 CALIBRATION SUMS == */
 
+enum {
+    OSCAR__TILE_ROWS = 8, OSCAR__TILE_COLUMNS = 16,   /* of the kernel add_tile; a head dimension is a multiple of both */
+    OSCAR__GATHER = 32, OSCAR__GATHER_PAD = 8,        /* rows whose outer products are added together */
+    OSCAR__WEIGH_QUERIES = 32                         /* whose logits are made together: keys are read once for them */
+};
+
 /* Of one KV head, w = 1 (PLAIN) or a sum of p (1 - p) (ATTENTION; in q and k only):
 
        q = sum w q^T q     k = sum w (k - shift)^T (k - shift)     k_first = sum w (k - shift)
@@ -2502,32 +2527,109 @@ struct oscar_calib {
     int frozen, warned;
     float *row;             /* working space, the largest dim of all: a row as loaded, */
     double *x, *turned;     /* as a sum takes it, and turned by a shift, */
-    double *gathered;       /* [OSCAR__GATHER] rows, */
+    double *gathered;       /* OSCAR__GATHER rows, weighted ones, */
     double *cosine, *sine;  /* [shift_count][turns] */
 };
 
-/* Rows that wait for their outer product: four at a time load and store each entry of the sum once. */
-enum { OSCAR__GATHER = 4 };
+/* -- scalar kernels: rows, tiles -- */
+
+static void oscar__add_tile(size_t count, const double *a, size_t a_stride, const double *b, size_t b_stride,
+                            double *sum, size_t sum_stride)
+{
+    size_t k, i, j;
+    for (k = 0; k < count; k += 4)
+        for (i = 0; i < OSCAR__TILE_ROWS; i++) {
+            const double *ai = a + k * a_stride + i, *OSCAR__RESTRICT b0 = b + k * b_stride;
+            const double *OSCAR__RESTRICT b1 = b0 + b_stride, *OSCAR__RESTRICT b2 = b1 + b_stride;
+            const double *OSCAR__RESTRICT b3 = b2 + b_stride;
+            double a0 = ai[0], a1 = ai[a_stride], a2 = ai[2 * a_stride], a3 = ai[3 * a_stride];
+            double *OSCAR__RESTRICT out = sum + i * sum_stride;
+            for (j = 0; j < OSCAR__TILE_COLUMNS; j++) out[j] += (a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j]);
+        }
+}
+
+static void oscar__widen(size_t count, const float *x, double *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) out[i] = (double)x[i];
+}
+
+static void oscar__weigh_copy(size_t count, double weight, const double *x, double *row, double *weighted)
+{
+    size_t i;
+    memcpy(row, x, count * sizeof(double));
+    for (i = 0; i < count; i++) weighted[i] = weight * x[i];
+}
+
+static void oscar__turn_halves(size_t count, const double *cosine, const double *sine, const double *x, double *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        double a = x[i], b = x[i + count];
+        out[i] = a * cosine[i] - b * sine[i];
+        out[i + count] = a * sine[i] + b * cosine[i];
+    }
+}
+
+static double oscar__exp_row(size_t count, double *x)
+{
+    double most = -HUGE_VAL, sum = 0;
+    size_t i;
+    for (i = 0; i < count; i++) if (x[i] > most) most = x[i];
+    for (i = 0; i < count; i++) sum += x[i] = exp(x[i] - most);
+    return sum;
+}
+
+static double oscar__weigh_row(size_t count, double total, const double *x, double *sum)
+{
+    double added = 0;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        double p = x[i] / total, weight = p * (1 - p);
+        if (!(weight > 0)) continue;   /* p may round to above 1 */
+        sum[i] += weight;
+        added += weight;
+    }
+    return added;
+}
+
+/* -- gather -- */
+
+/* Rows that wait for their outer products, as they are and times their weights: sum += weighted^T rows, the lower
+   triangle, by tiles that stay in registers while all rows go by. Rows are a cache line apart more than dim, or those of
+   2^k values would share few cache sets. */
 typedef struct oscar__gather {
-    int dim, count;
-    double *rows, *sum;
-    double weight[OSCAR__GATHER];
+    const oscar__kernels *kernels;
+    size_t dim, lead, count;
+    double *rows, *weighted, *sum;
 } oscar__gather;
+
+/* One tile; where it crosses the diagonal only what is on and below it. */
+static void oscar__gather_tile(const oscar__gather *g, size_t i, size_t j)
+{
+    double tile[OSCAR__TILE_ROWS * OSCAR__TILE_COLUMNS], *sum = g->sum + i * g->dim + j;
+    size_t r;
+    if (j + OSCAR__TILE_COLUMNS <= i + 1) {
+        g->kernels->add_tile(g->count, g->weighted + i, g->lead, g->rows + j, g->lead, sum, g->dim);
+        return;
+    }
+    for (r = 0; r < OSCAR__TILE_ROWS; r++)
+        memcpy(tile + r * OSCAR__TILE_COLUMNS, sum + r * g->dim, OSCAR__TILE_COLUMNS * sizeof(double));
+    g->kernels->add_tile(g->count, g->weighted + i, g->lead, g->rows + j, g->lead, tile, OSCAR__TILE_COLUMNS);
+    for (r = 0; r < OSCAR__TILE_ROWS; r++)
+        memcpy(sum + r * g->dim, tile + r * OSCAR__TILE_COLUMNS, (i + r - j + 1) * sizeof(double));
+}
 
 static void oscar__gather_flush(oscar__gather *g)
 {
-    size_t dim = (size_t)g->dim, i, j;
-    const double *x0 = g->rows, *x1 = x0 + dim, *x2 = x1 + dim, *x3 = x2 + dim;
+    size_t i, j;
     if (!g->count) return;
-    for (; g->count < OSCAR__GATHER; g->count++) {
-        memset(g->rows + (size_t)g->count * dim, 0, dim * sizeof(double));
-        g->weight[g->count] = 0;
+    for (; g->count % 4; g->count++) {
+        memset(g->rows + g->count * g->lead, 0, g->dim * sizeof(double));
+        memset(g->weighted + g->count * g->lead, 0, g->dim * sizeof(double));
     }
-    for (i = 0; i < dim; i++) {
-        double a0 = g->weight[0] * x0[i], a1 = g->weight[1] * x1[i], a2 = g->weight[2] * x2[i];
-        double a3 = g->weight[3] * x3[i], *sum = g->sum + i * dim;
-        for (j = 0; j <= i; j++) sum[j] += (a0 * x0[j] + a1 * x1[j]) + (a2 * x2[j] + a3 * x3[j]);
-    }
+    for (i = 0; i < g->dim; i += OSCAR__TILE_ROWS)
+        for (j = 0; j < i + OSCAR__TILE_ROWS; j += OSCAR__TILE_COLUMNS) oscar__gather_tile(g, i, j);
     g->count = 0;
 }
 
@@ -2535,8 +2637,11 @@ static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, doub
 {
     oscar__gather g;
     memset(&g, 0, sizeof g);
-    g.dim = dim;
+    g.kernels = oscar__kernels_now();
+    g.dim = (size_t)dim;
+    g.lead = g.dim + OSCAR__GATHER_PAD;
     g.rows = calib->gathered;
+    g.weighted = g.rows + OSCAR__GATHER * g.lead;
     g.sum = sum;
     return g;
 }
@@ -2544,8 +2649,8 @@ static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, doub
 /* sum += weight x^T x, at the latest at the next flush. */
 static void oscar__gather_push(oscar__gather *g, const double *x, double weight)
 {
-    memcpy(g->rows + (size_t)(g->count * g->dim), x, (size_t)g->dim * sizeof(double));
-    g->weight[g->count++] = weight;
+    size_t at = g->count++ * g->lead;
+    g->kernels->weigh_copy(g->dim, weight, x, g->rows + at, g->weighted + at);
     if (g->count == OSCAR__GATHER) oscar__gather_flush(g);
 }
 
@@ -2666,7 +2771,7 @@ static void oscar__calib_carve(oscar__carver *c, const oscar_calib_desc *desc, o
     calib->row = (float *)oscar__carve(c, dim, sizeof(float));
     calib->x = (double *)oscar__carve(c, dim, sizeof(double));
     calib->turned = (double *)oscar__carve(c, dim, sizeof(double));
-    calib->gathered = (double *)oscar__carve(c, OSCAR__GATHER * dim, sizeof(double));
+    calib->gathered = (double *)oscar__carve(c, 2 * OSCAR__GATHER * (dim + OSCAR__GATHER_PAD), sizeof(double));
     calib->cosine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
     calib->sine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
 }
@@ -2809,102 +2914,114 @@ static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const osca
 /* Loads a row into calib->x. */
 static void oscar__calib_load(oscar_calib *calib, const oscar_view *view, int heads, int dim, int token, int head)
 {
-    int d;
     oscar__view_row(view, heads, dim, token, head, calib->row);
-    for (d = 0; d < dim; d++) calib->x[d] = (double)calib->row[d];
+    oscar__kernels_now()->widen((size_t)dim, calib->row, calib->x);
 }
 
 /* -- attention weights -- */
 
 /* w_ij = p_ij (1 - p_ij) for sink <= j <= i - recent, p the softmax over the chunk's valid tokens, numbered without the
-   masked ones. Rows of p are made one at a time; only the sums over rows and columns are kept.
-     keys          one KV head, [rows / 8][dim][8]: a tile of 8 keys gives 8 independent sums
-     key_weight    [kv_heads][rows], sum over i and the query heads     query_weight  [q_heads][rows], sum over j */
-enum { OSCAR__KEY_TILE = 8 };
+   masked ones. Rows of p are made OSCAR__WEIGH_QUERIES at a time; only the sums over rows and columns are kept.
+     stride        rows, rounded up to whole tiles of 16 keys
+     keys          one KV head, [stride / 16][dim][16]          queries  [OSCAR__WEIGH_QUERIES / 8][dim][8], scaled
+     logit         [OSCAR__WEIGH_QUERIES][stride]
+     key_weight    [kv_heads][stride], sum over i and the query heads     query_weight  [q_heads][rows], sum over j */
 typedef struct oscar__weigh {
     int rows;
+    size_t stride;
     int *token;
-    double *keys, *logit, *key_weight, *query_weight;
+    double *keys, *queries, *logit, *key_weight, *query_weight;
     void *memory;   /* which all of them are in, and its size */
     size_t size;
 } oscar__weigh;
 
 static void oscar__weigh_carve(oscar__carver *c, const oscar_layer *l, int rows, oscar__weigh *w)
 {
-    size_t tiles = ((size_t)rows + OSCAR__KEY_TILE - 1) / OSCAR__KEY_TILE, count = (size_t)rows;
+    size_t count = (size_t)rows, dim = (size_t)l->k_dim;
     w->rows = rows;
+    w->stride = oscar__align_up(count, OSCAR__TILE_COLUMNS);
     w->token = (int *)oscar__carve(c, count, sizeof(int));
-    w->keys = (double *)oscar__carve(c, oscar__mul(tiles, OSCAR__KEY_TILE * (size_t)l->k_dim), sizeof(double));
-    w->logit = (double *)oscar__carve(c, tiles * OSCAR__KEY_TILE, sizeof(double));
-    w->key_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->kv_heads, count), sizeof(double));
+    w->keys = (double *)oscar__carve(c, oscar__mul(w->stride, dim), sizeof(double));
+    w->queries = (double *)oscar__carve(c, OSCAR__WEIGH_QUERIES * dim, sizeof(double));
+    w->logit = (double *)oscar__carve(c, oscar__mul(OSCAR__WEIGH_QUERIES, w->stride), sizeof(double));
+    w->key_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->kv_heads, w->stride), sizeof(double));
     w->query_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->q_heads, count), sizeof(double));
 }
 
-static void oscar__weigh_keys(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, int head,
-                              oscar__weigh *w)
+/* Rows first .. first + count - 1 of a head into tiles of `tile` rows, [dim][tile], times scale; rows that a tile lacks
+   are zero. */
+static void oscar__weigh_load(oscar_calib *calib, const oscar_view *view, int heads, int dim, int head,
+                              const oscar__weigh *w, int first, int count, int tile, double scale, double *out)
 {
-    int dim = l->k_dim, n, d;
-    size_t last = (size_t)((w->rows - 1) / OSCAR__KEY_TILE), tile_size = (size_t)(OSCAR__KEY_TILE * dim);
-    memset(w->keys + last * tile_size, 0, tile_size * sizeof(double));   /* it may be partly filled */
-    for (n = 0; n < w->rows; n++) {
-        double *tile = w->keys + (size_t)(n / OSCAR__KEY_TILE) * tile_size;
-        oscar__view_row(&chunk->k, l->kv_heads, dim, w->token[n], head, calib->row);
-        for (d = 0; d < dim; d++) tile[OSCAR__KEY_TILE * d + n % OSCAR__KEY_TILE] = (double)calib->row[d];
+    int n, d;
+    for (n = 0; n < count || n % tile; n++) {
+        double *to = out + (size_t)(n / tile) * (size_t)(tile * dim) + n % tile;
+        if (n < count) oscar__view_row(view, heads, dim, w->token[first + n], head, calib->row);
+        for (d = 0; d < dim; d++) to[d * tile] = n < count ? scale * (double)calib->row[d] : 0;
     }
 }
 
-/* out[8] = q . keys of a tile. */
-static void oscar__tile_dot(int dim, const double *q, const double *tile, double *out)
+/* Adds row i of w to the sums over columns; returns the sum of the row. logit: of query i, [stride], is changed. */
+static double oscar__weigh_query(const oscar_calib *calib, const oscar_layer *l, int i, double *logit,
+                                 double *key_weight)
 {
-    double sum[OSCAR__KEY_TILE] = { 0, 0, 0, 0, 0, 0, 0, 0 };
-    int d, t;
-    for (d = 0; d < dim; d++, tile += OSCAR__KEY_TILE)
-        for (t = 0; t < OSCAR__KEY_TILE; t++) sum[t] += q[d] * tile[t];
-    memcpy(out, sum, sizeof sum);
+    const oscar__kernels *kernels = oscar__kernels_now();
+    const size_t tile = OSCAR__TILE_COLUMNS;
+    size_t from = l->window && i + 1 > l->window ? (size_t)(i + 1 - l->window) : 0, end = (size_t)i + 1;
+    size_t first = from > (size_t)calib->sink ? from : (size_t)calib->sink, stop = (size_t)(i + 1 - calib->recent), j;
+    double cap = (double)l->softcap, total;
+    for (j = from; cap > 0 && j < end; j++) logit[j] = cap * tanh(logit[j] / cap);
+    for (j = from - from % tile; j < from; j++) logit[j] = -HUGE_VAL;
+    for (j = end; j % tile; j++) logit[j] = -HUGE_VAL;
+    from -= from % tile;
+    total = kernels->exp_row(oscar__align_up(end, tile) - from, logit + from);
+    if (first >= stop) return 0;
+    for (j = first - first % tile; j < first; j++) logit[j] = 0;
+    for (j = stop; j % tile; j++) logit[j] = 0;
+    first -= first % tile;
+    return kernels->weigh_row(oscar__align_up(stop, tile) - first, total, logit + first, key_weight + first);
 }
 
-/* Adds row i of w to the sums over columns; returns the sum of the row. q: the query, [dim]. */
-static double oscar__weigh_row(const oscar_calib *calib, const oscar_layer *l, const double *q, int i, oscar__weigh *w,
-                               double *key_weight)
+/* Queries i .. i + count - 1 of head x. Returns the sum of their weights. */
+static double oscar__weigh_block(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, int x, int i,
+                                 int count, oscar__weigh *w)
 {
-    int from = l->window && i - l->window + 1 > 0 ? i - l->window + 1 : 0, dim = l->k_dim, j;
-    int first = from > calib->sink ? from : calib->sink, last = i - calib->recent;
-    double scale = (double)l->scale, cap = (double)l->softcap, top = -HUGE_VAL, total = 0, sum = 0;
-    for (j = from - from % OSCAR__KEY_TILE; j <= i; j += OSCAR__KEY_TILE)
-        oscar__tile_dot(dim, q, w->keys + (size_t)j * (size_t)dim, w->logit + j);
-    for (j = from; j <= i; j++) {
-        double x = scale * w->logit[j];
-        if (cap > 0) x = cap * tanh(x / cap);
-        if (x > top) top = x;
-        w->logit[j] = x;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    size_t dim = (size_t)l->k_dim, end = oscar__align_up((size_t)(i + count), OSCAR__TILE_COLUMNS), from, j, r;
+    double *key_weight = w->key_weight + (size_t)(x / (l->q_heads / l->kv_heads)) * w->stride, total = 0;
+    from = l->window && i + 1 > l->window ? (size_t)(i + 1 - l->window) : 0;
+    from -= from % OSCAR__TILE_COLUMNS;
+    oscar__weigh_load(calib, &chunk->q, l->q_heads, l->k_dim, x, w, i, count, OSCAR__TILE_ROWS, (double)l->scale,
+                      w->queries);
+    for (r = 0; r < oscar__align_up((size_t)count, OSCAR__TILE_ROWS); r++)
+        memset(w->logit + r * w->stride + from, 0, (end - from) * sizeof(double));
+    for (j = from; j < end; j += OSCAR__TILE_COLUMNS)
+        for (r = 0; r < (size_t)count; r += OSCAR__TILE_ROWS)
+            kernels->add_tile(dim, w->queries + r * dim, OSCAR__TILE_ROWS, w->keys + j * dim, OSCAR__TILE_COLUMNS,
+                              w->logit + r * w->stride + j, w->stride);
+    for (r = 0; r < (size_t)count; r++) {
+        double weight = oscar__weigh_query(calib, l, i + (int)r, w->logit + r * w->stride, key_weight);
+        w->query_weight[(size_t)x * (size_t)w->rows + (size_t)i + r] = weight;
+        total += weight;
     }
-    for (j = from; j <= i; j++) total += w->logit[j] = exp(w->logit[j] - top);
-    for (j = first; j <= last; j++) {
-        double p = w->logit[j] / total, weight = p * (1 - p);
-        if (!(weight > 0)) continue;   /* p may round to above 1 */
-        key_weight[j] += weight;
-        sum += weight;
-    }
-    return sum;
+    return total;
 }
 
 /* Fills the weights; returns their sum over all heads. */
 static double oscar__weigh_run(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, oscar__weigh *w)
 {
     int group = l->q_heads / l->kv_heads, n = 0, t, x, i;
-    size_t rows = (size_t)w->rows;
     double total = 0;
     for (t = 0; t < chunk->tokens; t++) if (!oscar__masked(chunk, t)) w->token[n++] = t;
-    memset(w->key_weight, 0, (size_t)l->kv_heads * rows * sizeof(double));
-    memset(w->query_weight, 0, (size_t)l->q_heads * rows * sizeof(double));
+    memset(w->key_weight, 0, (size_t)l->kv_heads * w->stride * sizeof(double));
+    memset(w->query_weight, 0, (size_t)l->q_heads * (size_t)w->rows * sizeof(double));
     for (x = 0; x < l->q_heads; x++) {
-        if (x % group == 0) oscar__weigh_keys(calib, l, chunk, x / group, w);
-        for (i = calib->sink + calib->recent; i < w->rows; i++) {
-            double weight;
-            oscar__calib_load(calib, &chunk->q, l->q_heads, l->k_dim, w->token[i], x);
-            weight = oscar__weigh_row(calib, l, calib->x, i, w, w->key_weight + (size_t)(x / group) * rows);
-            w->query_weight[(size_t)x * rows + (size_t)i] = weight;
-            total += weight;
+        if (x % group == 0)
+            oscar__weigh_load(calib, &chunk->k, l->kv_heads, l->k_dim, x / group, w, 0, w->rows, OSCAR__TILE_COLUMNS, 1,
+                              w->keys);
+        for (i = calib->sink + calib->recent; i < w->rows; i += OSCAR__WEIGH_QUERIES) {
+            int count = w->rows - i < OSCAR__WEIGH_QUERIES ? w->rows - i : OSCAR__WEIGH_QUERIES;
+            total += oscar__weigh_block(calib, l, chunk, x, i, count, w);
         }
     }
     return total;
@@ -2963,18 +3080,22 @@ static void oscar__calib_angles(oscar_calib *calib, const oscar__calib_layer *l)
 static void oscar__calib_turn(oscar_calib *calib, const oscar__calib_layer *l, int s)
 {
     const double *cosine = calib->cosine + s * l->turns, *sine = calib->sine + s * l->turns;
-    int i, step = l->halves ? 1 : 2, apart = l->halves ? l->turns : 1;
-    memcpy(calib->turned, calib->x, (size_t)l->layer.k_dim * sizeof(double));
+    int i, turned = 2 * l->turns;
+    memcpy(calib->turned + turned, calib->x + turned, (size_t)(l->layer.k_dim - turned) * sizeof(double));
+    if (l->halves) {
+        oscar__kernels_now()->turn_halves((size_t)l->turns, cosine, sine, calib->x, calib->turned);
+        return;
+    }
     for (i = 0; i < l->turns; i++) {
-        double a = calib->x[i * step], b = calib->x[i * step + apart];
-        calib->turned[i * step] = a * cosine[i] - b * sine[i];
-        calib->turned[i * step + apart] = a * sine[i] + b * cosine[i];
+        double a = calib->x[2 * i], b = calib->x[2 * i + 1];
+        calib->turned[2 * i] = a * cosine[i] - b * sine[i];
+        calib->turned[2 * i + 1] = a * sine[i] + b * cosine[i];
     }
 }
 
 static void oscar__add_key(oscar__sums *sums, oscar__gather *g, double *key, double weight)
 {
-    int d;
+    size_t d;
     for (d = 0; d < g->dim; d++) {
         key[d] -= sums->k_shift[d];
         sums->k_first[d] += weight * key[d];
@@ -2992,7 +3113,7 @@ static void oscar__add_keys(oscar_calib *calib, oscar__calib_layer *l, const osc
     for (t = 0; t < chunk->tokens; t++) {
         double weight = 1;
         if (oscar__masked(chunk, t)) continue;
-        if (w) weight = w->key_weight[(size_t)head * (size_t)w->rows + (size_t)n];
+        if (w) weight = w->key_weight[(size_t)head * w->stride + (size_t)n];
         n++;
         if (!(weight > 0)) continue;
         oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, dim, t, head);
@@ -3051,23 +3172,21 @@ static double oscar__add_plain(oscar_calib *calib, const oscar_view *view, int h
     return rows;
 }
 
-/* The second pass of one head: w_t = k_t C_Q k_t^T from the lower triangle of C_Q. */
+/* The second pass of one head: w_t = k_t C_Q k_t^T from the lower triangle of C_Q; above it are zeros. */
 static void oscar__add_scored(oscar_calib *calib, oscar__calib_layer *l, const oscar_chunk *chunk, int head)
 {
     oscar__sums *sums = &l->heads[head];
-    size_t k_dim = (size_t)l->layer.k_dim, i, j;
+    size_t k_dim = (size_t)l->layer.k_dim, i;
     oscar__gather g = oscar__gather_start(calib, l->layer.v_dim, sums->s);
     int t;
     for (t = 0; t < chunk->tokens; t++) {
         double weight = 0;
         if (oscar__masked(chunk, t)) continue;
         oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, l->layer.k_dim, t, head);
-        for (i = 0; i < k_dim; i++) {
-            const double *row = sums->q + i * k_dim;
-            double dot = 0;
-            for (j = 0; j < i; j++) dot += row[j] * calib->x[j];
-            weight += calib->x[i] * (2 * dot + row[i] * calib->x[i]);
-        }
+        memset(calib->turned, 0, k_dim * sizeof(double));
+        g.kernels->combine(k_dim, k_dim, 1, calib->x, 1, sums->q, k_dim, calib->turned);
+        for (i = 0; i < k_dim; i++)
+            weight += calib->x[i] * (2 * calib->turned[i] - sums->q[i * (k_dim + 1)] * calib->x[i]);
         weight /= sums->q_weight;
         if (!(weight > 0)) continue;
         sums->s_weight += weight;
@@ -3549,25 +3668,19 @@ static double oscar__regularisation(int dim, const double *c, double eps)
 /* out = l^T b for lower l. */
 static void oscar__lower_t_times(int dim, const double *l, const double *b, double *out)
 {
-    size_t size = (size_t)dim, i, j, k;
+    size_t size = (size_t)dim, i;
     memset(out, 0, size * size * sizeof(double));
-    for (k = 0; k < size; k++)
-        for (i = 0; i <= k; i++) {
-            double factor = l[k * size + i];
-            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
-        }
+    for (i = 0; i < size; i++)
+        oscar__kernels_now()->combine(size, size - i, 1, l + i * size + i, size, b + i * size, size, out + i * size);
 }
 
 /* out = a b, where the entries of a right of the diagonal are not read if lower is set. */
 static void oscar__times(int dim, int lower, const double *a, const double *b, double *out)
 {
-    size_t size = (size_t)dim, i, j, k;
+    size_t size = (size_t)dim, i;
     memset(out, 0, size * size * sizeof(double));
     for (i = 0; i < size; i++)
-        for (k = 0; k < (lower ? i + 1 : size); k++) {
-            double factor = a[i * size + k];
-            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
-        }
+        oscar__kernels_now()->combine(size, lower ? i + 1 : size, 1, a + i * size, 1, b, size, out + i * size);
 }
 
 /* out = V diag(values^power) * scale, mixed. */
@@ -9022,8 +9135,54 @@ OSCAR__AVX2 static int oscar__eigh_angles_avx2(oscar__eigh *e, const size_t *p, 
     return _mm256_movemask_pd(turn) ? 2 : 1;
 }
 
-OSCAR__AVX2 static void oscar__eigh_explain_avx2(size_t width, size_t count, const double *rows, size_t lead,
-                                                 size_t column, double *out)
+/* -- dense matrices -- */
+
+/* 4 rows of 8 columns of a tile. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__tile_row_avx2(double a, __m256d b0, __m256d b1, __m256d *s0, __m256d *s1)
+{
+    __m256d factor = _mm256_set1_pd(a);
+    *s0 = _mm256_fmadd_pd(factor, b0, *s0);
+    *s1 = _mm256_fmadd_pd(factor, b1, *s1);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__add_to_avx2(double *out, __m256d x)
+{
+    _mm256_storeu_pd(out, _mm256_add_pd(_mm256_loadu_pd(out), x));
+}
+
+OSCAR__AVX2 static void oscar__part_tile_avx2(size_t count, const double *a, size_t a_stride, const double *b,
+                                              size_t b_stride, double *sum, size_t sum_stride)
+{
+    __m256d s00 = _mm256_setzero_pd(), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+    size_t k;
+    for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
+        __m256d b0 = _mm256_loadu_pd(b), b1 = _mm256_loadu_pd(b + 4);
+        oscar__tile_row_avx2(a[0], b0, b1, &s00, &s01);
+        oscar__tile_row_avx2(a[1], b0, b1, &s10, &s11);
+        oscar__tile_row_avx2(a[2], b0, b1, &s20, &s21);
+        oscar__tile_row_avx2(a[3], b0, b1, &s30, &s31);
+    }
+    oscar__add_to_avx2(sum, s00);
+    oscar__add_to_avx2(sum + 4, s01);
+    oscar__add_to_avx2(sum + sum_stride, s10);
+    oscar__add_to_avx2(sum + sum_stride + 4, s11);
+    oscar__add_to_avx2(sum + 2 * sum_stride, s20);
+    oscar__add_to_avx2(sum + 2 * sum_stride + 4, s21);
+    oscar__add_to_avx2(sum + 3 * sum_stride, s30);
+    oscar__add_to_avx2(sum + 3 * sum_stride + 4, s31);
+}
+
+OSCAR__AVX2 static void oscar__add_tile_avx2(size_t count, const double *a, size_t a_stride, const double *b,
+                                             size_t b_stride, double *sum, size_t sum_stride)
+{
+    int i, j;
+    for (i = 0; i < OSCAR__TILE_ROWS; i += 4)
+        for (j = 0; j < OSCAR__TILE_COLUMNS; j += 8)
+            oscar__part_tile_avx2(count, a + i, a_stride, b + j, b_stride, sum + (size_t)i * sum_stride + j, sum_stride);
+}
+
+OSCAR__AVX2 static void oscar__combine_avx2(size_t width, size_t count, double sign, const double *factors, size_t stride,
+                                            const double *rows, size_t lead, double *out)
 {
     size_t i = 0, k;
     for (; i + 16 <= width; i += 16) {
@@ -9031,23 +9190,122 @@ OSCAR__AVX2 static void oscar__eigh_explain_avx2(size_t width, size_t count, con
         __m256d s0 = _mm256_loadu_pd(out + i), s1 = _mm256_loadu_pd(out + i + 4);
         __m256d s2 = _mm256_loadu_pd(out + i + 8), s3 = _mm256_loadu_pd(out + i + 12);
         for (k = 0; k < count; k++, row += lead) {
-            __m256d factor = _mm256_set1_pd(rows[k * lead + column]);
-            s0 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row), s0);
-            s1 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + 4), s1);
-            s2 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + 8), s2);
-            s3 = _mm256_fnmadd_pd(factor, _mm256_loadu_pd(row + 12), s3);
+            __m256d factor = _mm256_set1_pd(sign * factors[k * stride]);
+            s0 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row), s0);
+            s1 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 4), s1);
+            s2 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 8), s2);
+            s3 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 12), s3);
         }
         _mm256_storeu_pd(out + i, s0);
         _mm256_storeu_pd(out + i + 4, s1);
         _mm256_storeu_pd(out + i + 8, s2);
         _mm256_storeu_pd(out + i + 12, s3);
     }
-    for (; i < width; i += 4) {
+    for (; i + 4 <= width; i += 4) {
         __m256d s0 = _mm256_loadu_pd(out + i);
         for (k = 0; k < count; k++)
-            s0 = _mm256_fnmadd_pd(_mm256_set1_pd(rows[k * lead + column]), _mm256_loadu_pd(rows + k * lead + i), s0);
+            s0 = _mm256_fmadd_pd(_mm256_set1_pd(sign * factors[k * stride]), _mm256_loadu_pd(rows + k * lead + i), s0);
         _mm256_storeu_pd(out + i, s0);
     }
+    for (; i < width; i++)
+        for (k = 0; k < count; k++) out[i] += sign * factors[k * stride] * rows[k * lead + i];
+}
+
+/* -- calibration: rows -- */
+
+OSCAR__AVX2 static void oscar__widen_avx2(size_t count, const float *x, double *out)
+{
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4) _mm256_storeu_pd(out + i, _mm256_cvtps_pd(_mm_loadu_ps(x + i)));
+    oscar__widen(count - i, x + i, out + i);
+}
+
+OSCAR__AVX2 static void oscar__weigh_copy_avx2(size_t count, double weight, const double *x, double *row,
+                                               double *weighted)
+{
+    __m256d factor = _mm256_set1_pd(weight), one;
+    size_t i;
+    for (i = 0; i < count; i += 4) {
+        one = _mm256_loadu_pd(x + i);
+        _mm256_storeu_pd(row + i, one);
+        _mm256_storeu_pd(weighted + i, _mm256_mul_pd(factor, one));
+    }
+}
+
+OSCAR__AVX2 static void oscar__turn_halves_avx2(size_t count, const double *cosine, const double *sine, const double *x,
+                                                double *out)
+{
+    size_t i;
+    for (i = 0; i + 4 <= count; i += 4) {
+        __m256d c = _mm256_loadu_pd(cosine + i), s = _mm256_loadu_pd(sine + i);
+        __m256d a = _mm256_loadu_pd(x + i), b = _mm256_loadu_pd(x + i + count);
+        _mm256_storeu_pd(out + i, _mm256_fnmadd_pd(b, s, _mm256_mul_pd(a, c)));
+        _mm256_storeu_pd(out + i + count, _mm256_fmadd_pd(b, c, _mm256_mul_pd(a, s)));
+    }
+    for (; i < count; i++) {
+        out[i] = x[i] * cosine[i] - x[i + count] * sine[i];
+        out[i + count] = x[i] * sine[i] + x[i + count] * cosine[i];
+    }
+}
+
+/* 1 / 12!, ... 1 / 1!, 1 */
+static const double oscar__exp_series[13] = {
+    1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
+    1.0 / 24, 1.0 / 6, 0.5, 1, 1
+};
+
+/* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__exp_avx2(__m256d x)
+{
+    const __m256d least = _mm256_set1_pd(-708);
+    __m256d n, sum = _mm256_set1_pd(oscar__exp_series[0]), some = _mm256_cmp_pd(x, least, _CMP_GE_OQ);
+    int i;
+    x = _mm256_max_pd(x, least);
+    n = _mm256_round_pd(_mm256_mul_pd(x, _mm256_set1_pd(1.4426950408889634)),
+                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    x = _mm256_fnmadd_pd(n, _mm256_set1_pd(0.693147180369123816490), x);
+    x = _mm256_fnmadd_pd(n, _mm256_set1_pd(1.90821492927058770002e-10), x);
+    for (i = 1; i <= 12; i++) sum = _mm256_fmadd_pd(sum, x, _mm256_set1_pd(oscar__exp_series[i]));
+    n = _mm256_castsi256_pd(_mm256_slli_epi64(
+        _mm256_add_epi64(_mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(n)), _mm256_set1_epi64x(1023)), 52));
+    return _mm256_and_pd(some, _mm256_mul_pd(sum, n));
+}
+
+/* The largest lane, or the sum of all. */
+OSCAR__INLINE OSCAR__AVX2 double oscar__fold_avx2(int greatest, __m256d v)
+{
+    __m128d half = _mm256_castpd256_pd128(v), other = _mm256_extractf128_pd(v, 1);
+    half = greatest ? _mm_max_pd(half, other) : _mm_add_pd(half, other);
+    other = _mm_unpackhi_pd(half, half);
+    return _mm_cvtsd_f64(greatest ? _mm_max_sd(half, other) : _mm_add_sd(half, other));
+}
+
+OSCAR__AVX2 static double oscar__exp_row_avx2(size_t count, double *x)
+{
+    __m256d most = _mm256_set1_pd(-HUGE_VAL), sum = _mm256_setzero_pd(), one;
+    size_t i;
+    for (i = 0; i < count; i += 4) most = _mm256_max_pd(most, _mm256_loadu_pd(x + i));
+    most = _mm256_set1_pd(oscar__fold_avx2(1, most));
+    for (i = 0; i < count; i += 4) {
+        one = oscar__exp_avx2(_mm256_sub_pd(_mm256_loadu_pd(x + i), most));
+        _mm256_storeu_pd(x + i, one);
+        sum = _mm256_add_pd(sum, one);
+    }
+    return oscar__fold_avx2(0, sum);
+}
+
+OSCAR__AVX2 static double oscar__weigh_row_avx2(size_t count, double total, const double *x, double *sum)
+{
+    const __m256d none = _mm256_setzero_pd(), share = _mm256_set1_pd(1 / total);
+    __m256d added = none, p;
+    size_t i;
+    for (i = 0; i < count; i += 4) {
+        p = _mm256_mul_pd(_mm256_loadu_pd(x + i), share);
+        p = _mm256_max_pd(_mm256_fnmadd_pd(p, p, p), none);
+        _mm256_storeu_pd(sum + i, _mm256_add_pd(_mm256_loadu_pd(sum + i), p));
+        added = _mm256_add_pd(added, p);
+    }
+    return oscar__fold_avx2(0, added);
 }
 
 #endif /* OSCAR__HAS_AVX2 */
@@ -9124,8 +9382,50 @@ OSCAR__AVX512 static void oscar__eigh_turn_dots_avx512(size_t width, const doubl
     _mm256_storeu_pd(product, oscar__sums_avx512(g0, g1, g2, g3));
 }
 
-OSCAR__AVX512 static void oscar__eigh_explain_avx512(size_t width, size_t count, const double *rows, size_t lead,
-                                                     size_t column, double *out)
+/* -- dense matrices -- */
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__tile_row_avx512(double a, __m512d b0, __m512d b1, __m512d *s0, __m512d *s1)
+{
+    __m512d factor = _mm512_set1_pd(a);
+    *s0 = _mm512_fmadd_pd(factor, b0, *s0);
+    *s1 = _mm512_fmadd_pd(factor, b1, *s1);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__add_to_avx512(double *out, __m512d s0, __m512d s1)
+{
+    _mm512_storeu_pd(out, _mm512_add_pd(_mm512_loadu_pd(out), s0));
+    _mm512_storeu_pd(out + 8, _mm512_add_pd(_mm512_loadu_pd(out + 8), s1));
+}
+
+OSCAR__AVX512 static void oscar__add_tile_avx512(size_t count, const double *a, size_t a_stride, const double *b,
+                                                 size_t b_stride, double *sum, size_t sum_stride)
+{
+    __m512d s00 = _mm512_setzero_pd(), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+    __m512d s40 = s00, s41 = s00, s50 = s00, s51 = s00, s60 = s00, s61 = s00, s70 = s00, s71 = s00;
+    size_t k;
+    for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
+        __m512d b0 = _mm512_loadu_pd(b), b1 = _mm512_loadu_pd(b + 8);
+        oscar__tile_row_avx512(a[0], b0, b1, &s00, &s01);
+        oscar__tile_row_avx512(a[1], b0, b1, &s10, &s11);
+        oscar__tile_row_avx512(a[2], b0, b1, &s20, &s21);
+        oscar__tile_row_avx512(a[3], b0, b1, &s30, &s31);
+        oscar__tile_row_avx512(a[4], b0, b1, &s40, &s41);
+        oscar__tile_row_avx512(a[5], b0, b1, &s50, &s51);
+        oscar__tile_row_avx512(a[6], b0, b1, &s60, &s61);
+        oscar__tile_row_avx512(a[7], b0, b1, &s70, &s71);
+    }
+    oscar__add_to_avx512(sum, s00, s01);
+    oscar__add_to_avx512(sum + sum_stride, s10, s11);
+    oscar__add_to_avx512(sum + 2 * sum_stride, s20, s21);
+    oscar__add_to_avx512(sum + 3 * sum_stride, s30, s31);
+    oscar__add_to_avx512(sum + 4 * sum_stride, s40, s41);
+    oscar__add_to_avx512(sum + 5 * sum_stride, s50, s51);
+    oscar__add_to_avx512(sum + 6 * sum_stride, s60, s61);
+    oscar__add_to_avx512(sum + 7 * sum_stride, s70, s71);
+}
+
+OSCAR__AVX512 static void oscar__combine_avx512(size_t width, size_t count, double sign, const double *factors, size_t stride,
+                                                const double *rows, size_t lead, double *out)
 {
     size_t i = 0, k;
     for (; i + 32 <= width; i += 32) {
@@ -9133,23 +9433,113 @@ OSCAR__AVX512 static void oscar__eigh_explain_avx512(size_t width, size_t count,
         __m512d s0 = _mm512_loadu_pd(out + i), s1 = _mm512_loadu_pd(out + i + 8);
         __m512d s2 = _mm512_loadu_pd(out + i + 16), s3 = _mm512_loadu_pd(out + i + 24);
         for (k = 0; k < count; k++, row += lead) {
-            __m512d factor = _mm512_set1_pd(rows[k * lead + column]);
-            s0 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row), s0);
-            s1 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row + 8), s1);
-            s2 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row + 16), s2);
-            s3 = _mm512_fnmadd_pd(factor, _mm512_loadu_pd(row + 24), s3);
+            __m512d factor = _mm512_set1_pd(sign * factors[k * stride]);
+            s0 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row), s0);
+            s1 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 8), s1);
+            s2 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 16), s2);
+            s3 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 24), s3);
         }
         _mm512_storeu_pd(out + i, s0);
         _mm512_storeu_pd(out + i + 8, s1);
         _mm512_storeu_pd(out + i + 16, s2);
         _mm512_storeu_pd(out + i + 24, s3);
     }
-    for (; i < width; i += 8) {
+    for (; i + 8 <= width; i += 8) {
         __m512d s0 = _mm512_loadu_pd(out + i);
         for (k = 0; k < count; k++)
-            s0 = _mm512_fnmadd_pd(_mm512_set1_pd(rows[k * lead + column]), _mm512_loadu_pd(rows + k * lead + i), s0);
+            s0 = _mm512_fmadd_pd(_mm512_set1_pd(sign * factors[k * stride]), _mm512_loadu_pd(rows + k * lead + i), s0);
         _mm512_storeu_pd(out + i, s0);
     }
+    for (; i < width; i++)
+        for (k = 0; k < count; k++) out[i] += sign * factors[k * stride] * rows[k * lead + i];
+}
+
+/* -- calibration: rows -- */
+
+OSCAR__AVX512 static void oscar__widen_avx512(size_t count, const float *x, double *out)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) _mm512_storeu_pd(out + i, _mm512_cvtps_pd(_mm256_loadu_ps(x + i)));
+    oscar__widen(count - i, x + i, out + i);
+}
+
+OSCAR__AVX512 static void oscar__weigh_copy_avx512(size_t count, double weight, const double *x, double *row,
+                                                   double *weighted)
+{
+    __m512d factor = _mm512_set1_pd(weight), one;
+    size_t i;
+    for (i = 0; i < count; i += 8) {
+        one = _mm512_loadu_pd(x + i);
+        _mm512_storeu_pd(row + i, one);
+        _mm512_storeu_pd(weighted + i, _mm512_mul_pd(factor, one));
+    }
+}
+
+OSCAR__AVX512 static void oscar__turn_halves_avx512(size_t count, const double *cosine, const double *sine,
+                                                    const double *x, double *out)
+{
+    size_t i;
+    for (i = 0; i + 8 <= count; i += 8) {
+        __m512d c = _mm512_loadu_pd(cosine + i), s = _mm512_loadu_pd(sine + i);
+        __m512d a = _mm512_loadu_pd(x + i), b = _mm512_loadu_pd(x + i + count);
+        _mm512_storeu_pd(out + i, _mm512_fnmadd_pd(b, s, _mm512_mul_pd(a, c)));
+        _mm512_storeu_pd(out + i + count, _mm512_fmadd_pd(b, c, _mm512_mul_pd(a, s)));
+    }
+    for (; i < count; i++) {
+        out[i] = x[i] * cosine[i] - x[i + count] * sine[i];
+        out[i + count] = x[i] * sine[i] + x[i + count] * cosine[i];
+    }
+}
+
+/* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
+OSCAR__INLINE OSCAR__AVX512 __m512d oscar__exp_avx512(__m512d x)
+{
+    const __m512d least = _mm512_set1_pd(-708);
+    __m512d n, sum = _mm512_set1_pd(oscar__exp_series[0]);
+    __mmask8 some = _mm512_cmp_pd_mask(x, least, _CMP_GE_OQ);
+    int i;
+    x = _mm512_max_pd(x, least);
+    n = _mm512_roundscale_pd(_mm512_mul_pd(x, _mm512_set1_pd(1.4426950408889634)),
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    x = _mm512_fnmadd_pd(n, _mm512_set1_pd(0.693147180369123816490), x);
+    x = _mm512_fnmadd_pd(n, _mm512_set1_pd(1.90821492927058770002e-10), x);
+    for (i = 1; i <= 12; i++) sum = _mm512_fmadd_pd(sum, x, _mm512_set1_pd(oscar__exp_series[i]));
+    return _mm512_maskz_scalef_pd(some, sum, n);
+}
+
+/* The largest lane, or the sum of all. */
+OSCAR__INLINE OSCAR__AVX512 double oscar__fold_avx512(int greatest, __m512d v)
+{
+    __m256d half = _mm512_castpd512_pd256(v), other = _mm512_extractf64x4_pd(v, 1);
+    return oscar__fold_avx2(greatest, greatest ? _mm256_max_pd(half, other) : _mm256_add_pd(half, other));
+}
+
+OSCAR__AVX512 static double oscar__exp_row_avx512(size_t count, double *x)
+{
+    __m512d most = _mm512_set1_pd(-HUGE_VAL), sum = _mm512_setzero_pd(), one;
+    size_t i;
+    for (i = 0; i < count; i += 8) most = _mm512_max_pd(most, _mm512_loadu_pd(x + i));
+    most = _mm512_set1_pd(oscar__fold_avx512(1, most));
+    for (i = 0; i < count; i += 8) {
+        one = oscar__exp_avx512(_mm512_sub_pd(_mm512_loadu_pd(x + i), most));
+        _mm512_storeu_pd(x + i, one);
+        sum = _mm512_add_pd(sum, one);
+    }
+    return oscar__fold_avx512(0, sum);
+}
+
+OSCAR__AVX512 static double oscar__weigh_row_avx512(size_t count, double total, const double *x, double *sum)
+{
+    const __m512d none = _mm512_setzero_pd(), share = _mm512_set1_pd(1 / total);
+    __m512d added = none, p;
+    size_t i;
+    for (i = 0; i < count; i += 8) {
+        p = _mm512_mul_pd(_mm512_loadu_pd(x + i), share);
+        p = _mm512_max_pd(_mm512_fnmadd_pd(p, p, p), none);
+        _mm512_storeu_pd(sum + i, _mm512_add_pd(_mm512_loadu_pd(sum + i), p));
+        added = _mm512_add_pd(added, p);
+    }
+    return oscar__fold_avx512(0, added);
 }
 
 #endif /* OSCAR__HAS_AVX512 */
@@ -9162,20 +9552,24 @@ OSCAR__AVX512 static void oscar__eigh_explain_avx512(size_t width, size_t count,
 
 static const oscar__kernels oscar__scalar_kernels = {
     OSCAR_ISA_SCALAR, oscar__fwht_row,
-    oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles, oscar__eigh_explain
+    oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles,
+    oscar__combine, oscar__add_tile, oscar__widen, oscar__weigh_copy, oscar__turn_halves,
+    oscar__exp_row, oscar__weigh_row
 };
 #if defined(OSCAR__HAS_AVX2)
 static const oscar__kernels oscar__avx2_kernels = {
     OSCAR_ISA_AVX2, oscar__fwht_row,
-    oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2,
-    oscar__eigh_angles_avx2, oscar__eigh_explain_avx2
+    oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2, oscar__eigh_angles_avx2,
+    oscar__combine_avx2, oscar__add_tile_avx2, oscar__widen_avx2, oscar__weigh_copy_avx2, oscar__turn_halves_avx2,
+    oscar__exp_row_avx2, oscar__weigh_row_avx2
 };
 #endif
 #if defined(OSCAR__HAS_AVX512)
 static const oscar__kernels oscar__avx512_kernels = {
     OSCAR_ISA_AVX512, oscar__fwht_row,
-    oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512,
-    oscar__eigh_angles_avx2, oscar__eigh_explain_avx512
+    oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,
+    oscar__combine_avx512, oscar__add_tile_avx512, oscar__widen_avx512, oscar__weigh_copy_avx512, oscar__turn_halves_avx512,
+    oscar__exp_row_avx512, oscar__weigh_row_avx512
 };
 #endif
 
