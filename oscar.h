@@ -1521,9 +1521,12 @@ static void oscar__store_saturated(oscar_type type, float *x, size_t count, void
 
 static int oscar__finite(const float *x, size_t count)
 {
-    size_t i;
-    for (i = 0; i < count; i++) if (!(x[i] <= FLT_MAX && x[i] >= -FLT_MAX)) return 0;
-    return 1;
+    size_t i, l;
+    int bad = 0;
+    for (i = 0; i + OSCAR__LANES <= count; i += OSCAR__LANES)   /* of a known length compilers make vectors */
+        for (l = 0; l < OSCAR__LANES; l++) bad |= !(fabsf(x[i + l]) <= FLT_MAX);
+    for (; i < count; i++) bad |= !(fabsf(x[i]) <= FLT_MAX);
+    return !bad;
 }
 
 /* Bytes from the start of a view to a row, heads x dim values a token. Strides of 0 are the contiguous ones. */
@@ -2246,6 +2249,24 @@ OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const fl
 
 /* == 3.6 TRANSFORM PAIRS, LAYERS == */
 
+/* f . x, a row times a vector; y += (f . x) f. */
+static OSCAR__NOINLINE double oscar__norm_row(int dim, const float *OSCAR__RESTRICT f, const double *OSCAR__RESTRICT x,
+                                              double *OSCAR__RESTRICT y)
+{
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0, dot;
+    int j, l;
+    for (j = 0; j < dim; j += 4) {
+        s0 += (double)f[j] * x[j];
+        s1 += (double)f[j + 1] * x[j + 1];
+        s2 += (double)f[j + 2] * x[j + 2];
+        s3 += (double)f[j + 3] * x[j + 3];
+    }
+    dot = (s0 + s2) + (s1 + s3);
+    for (j = 0; j < dim; j += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) y[j + l] += dot * (double)f[j + l];
+    return dot;
+}
+
 /* The largest singular value of f [dim][dim], to about 1e-4 from below: power iteration on f^T f. It starts from rows
    mixed with unequal weights, so that no block of channels is left out. It only limits the length of rows, with a
    factor of 2 to spare. */
@@ -2265,10 +2286,7 @@ static float oscar__matrix_norm(int dim, const float *f)
         length = sqrt(length);
         for (j = 0; j < dim; j++) { x[j] /= length; y[j] = 0; }
         for (i = 0; i < dim; i++) {   /* row i of f x, and its share of f^T (f x) */
-            double lane[4] = { 0, 0, 0, 0 }, dot;
-            for (j = 0; j < dim; j++) lane[j % 4] += (double)f[i * dim + j] * x[j];
-            dot = (lane[0] + lane[2]) + (lane[1] + lane[3]);
-            for (j = 0; j < dim; j++) y[j] += dot * (double)f[i * dim + j];
+            double dot = oscar__norm_row(dim, f + i * dim, x, y);
             image += dot * dot;
         }
         memcpy(x, y, (size_t)dim * sizeof(double));
