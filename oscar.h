@@ -2249,22 +2249,26 @@ OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const fl
 
 /* == 3.6 TRANSFORM PAIRS, LAYERS == */
 
-/* f . x, a row times a vector; y += (f . x) f. */
-static OSCAR__NOINLINE double oscar__norm_row(int dim, const float *OSCAR__RESTRICT f, const double *OSCAR__RESTRICT x,
-                                              double *OSCAR__RESTRICT y)
+/* y += factor f */
+static OSCAR__NOINLINE void oscar__add_float_row(int dim, double factor, const float *OSCAR__RESTRICT f,
+                                                 double *OSCAR__RESTRICT y)
 {
-    double s0 = 0, s1 = 0, s2 = 0, s3 = 0, dot;
     int j, l;
+    for (j = 0; j < dim; j += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) y[j + l] += factor * (double)f[j + l];
+}
+
+static double oscar__float_row_dot(int dim, const float *f, const double *x)
+{
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    int j;
     for (j = 0; j < dim; j += 4) {
         s0 += (double)f[j] * x[j];
         s1 += (double)f[j + 1] * x[j + 1];
         s2 += (double)f[j + 2] * x[j + 2];
         s3 += (double)f[j + 3] * x[j + 3];
     }
-    dot = (s0 + s2) + (s1 + s3);
-    for (j = 0; j < dim; j += OSCAR__LANES)
-        for (l = 0; l < OSCAR__LANES; l++) y[j + l] += dot * (double)f[j + l];
-    return dot;
+    return (s0 + s2) + (s1 + s3);
 }
 
 /* The largest singular value of f [dim][dim], to about 1e-4 from below: power iteration on f^T f. It starts from rows
@@ -2286,7 +2290,8 @@ static float oscar__matrix_norm(int dim, const float *f)
         length = sqrt(length);
         for (j = 0; j < dim; j++) { x[j] /= length; y[j] = 0; }
         for (i = 0; i < dim; i++) {   /* row i of f x, and its share of f^T (f x) */
-            double dot = oscar__norm_row(dim, f + i * dim, x, y);
+            double dot = oscar__float_row_dot(dim, f + i * dim, x);
+            oscar__add_float_row(dim, dot, f + i * dim, y);
             image += dot * dot;
         }
         memcpy(x, y, (size_t)dim * sizeof(double));
@@ -5094,11 +5099,7 @@ static double oscar__dual_error(int dim, const float *f, const float *b)
         }
     for (i = 0; i < dim; i++) {
         for (j = 0; j < dim; j++) sum[j] = i == j ? -1 : 0;
-        for (k = 0; k < dim; k++) {
-            double factor = (double)f[k * dim + i];
-            const float *row = b + k * dim;
-            for (j = 0; j < dim; j++) sum[j] += factor * (double)row[j];
-        }
+        for (k = 0; k < dim; k++) oscar__add_float_row(dim, (double)f[k * dim + i], b + k * dim, sum);
         for (j = 0; j < dim; j++) {
             double error = fabs(sum[j]) / (1e-3 + 1e-6 * sqrt(f_length[i] * b_length[j]));
             if (error > worst) worst = error;
