@@ -1521,12 +1521,9 @@ static void oscar__store_saturated(oscar_type type, float *x, size_t count, void
 
 static int oscar__finite(const float *x, size_t count)
 {
-    size_t i, l;
-    int bad = 0;
-    for (i = 0; i + OSCAR__LANES <= count; i += OSCAR__LANES)   /* of a known length compilers make vectors */
-        for (l = 0; l < OSCAR__LANES; l++) bad |= !(fabsf(x[i + l]) <= FLT_MAX);
-    for (; i < count; i++) bad |= !(fabsf(x[i]) <= FLT_MAX);
-    return !bad;
+    size_t i;
+    for (i = 0; i < count; i++) if (!(x[i] <= FLT_MAX && x[i] >= -FLT_MAX)) return 0;
+    return 1;
 }
 
 /* Bytes from the start of a view to a row, heads x dim values a token. Strides of 0 are the contiguous ones. */
@@ -2906,6 +2903,15 @@ static int oscar__calib_inputs(const oscar_calib *calib, const oscar_layer *l, c
 
 static int oscar__masked(const oscar_chunk *chunk, int token) { return chunk->mask && !chunk->mask[token]; }
 
+/* oscar__finite for the length of a head: without a way out of the loop compilers make vectors of it. */
+static int oscar__finite_row(const float *x, int dim)
+{
+    int i, l, bad = 0;
+    for (i = 0; i < dim; i += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) bad |= !(fabsf(x[i + l]) <= FLT_MAX);
+    return !bad;
+}
+
 /* Everything that can be wrong with the data, before a sum changes. *valid: tokens that are not masked. */
 static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const oscar_chunk *chunk, int *valid)
 {
@@ -2925,7 +2931,7 @@ static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const osca
         for (t = 0; t < chunk->tokens; t++)
             for (h = 0; !oscar__masked(chunk, t) && h < in->heads; h++) {
                 oscar__view_row(in->view, in->heads, in->dim, t, h, calib->row);
-                if (!oscar__finite(calib->row, (size_t)in->dim))
+                if (!oscar__finite_row(calib->row, in->dim))
                     return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_NUMERIC,
                                        "layer %i: %s of token %i, head %i holds NaN or infinity: mask the token out or "
                                        "repair it", layer, name, t, h);
