@@ -1172,13 +1172,13 @@ struct oscar__eigh;
    Dense matrices and calibration (3.4, 3.7, 3.8), double. Sums may differ in rounding.
 
      combine      out += sign * sum of factors[k * stride] rows[k] over k < count. rows: [count][lead], out: [width]
-     add_tile     sum[i][j] += sum of a[k][i] b[k][j] over k < count, i < 8, j < 16; the strides are those of rows, count
-                  is a multiple of 4
+     add_tile     sum[i][j] += sum of a[k][i] b[k][j] over k < count, i < 8, j < 16; strides are those of rows, count is a
+                  multiple of 4
      widen        out[i] = x[i]
      weigh_copy   row = x, weighted = weight x; count is a multiple of 16
      turn_halves  out = x with (x[i], x[i + count]) turned by (cosine[i], sine[i]), i < count
-     exp_row      x[i] = exp(x[i] - most), most the largest x[i]; returns their sum; count is a multiple of 16. Vectors take
-                  what is below exp(-708) for 0
+     exp_row      x[i] = exp(x[i] - most), most the largest x[i]; returns their sum; count is a multiple of 16. Vectors
+                  take what is below exp(-708) for 0
      weigh_row    sum[i] += p (1 - p), p = x[i] / total, not less than 0; returns what was added; count likewise */
 typedef struct oscar__kernels {
     oscar_isa isa;
@@ -1604,8 +1604,8 @@ OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, osca
        d = b - a     w = 2g     h = sqrt(d^2 + w^2)     r = sqrt(2h (h + |d|))     t = sign(d) w / (h + |d|)
        c = (h + |d|) / r     s = sign(d) w / r     x' = c x - s y     y' = c y + s x     a' = a - t g     b' = b + t g
 
-   and by a quarter turn more, (c, s) <- (s, -c), where that leaves the longer one of both as x: rows in descending order
-   need fewer rotations (de Rijk 1989). Rotations go in rounds of four disjoint pairs; turning the rows of one round
+   and by a quarter turn more, (c, s) <- (s, -c), where that leaves the longer one of both as x: rows in descending
+   order need fewer rotations (de Rijk 1989). Rotations go in rounds of four disjoint pairs; turning the rows of one round
    makes the products of the next one on the way, while they are in registers. */
 
 enum {
@@ -1949,8 +1949,8 @@ static int oscar__eigh_block(oscar__eigh *e, size_t x)
     return turned | oscar__eigh_squares(e, 1, &x, &half);
 }
 
-/* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns with others by
-   its tangent times such cosines; where all of them were below coarse, n such products are below the tolerance, and the
+/* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns, with others,
+   by its tangent times such cosines; where all of them were below coarse, n such products are below the tolerance, and the
    sweep that would only look is saved. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
 static int oscar__eigh_jacobi(oscar__eigh *e)
 {
@@ -2503,7 +2503,7 @@ OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_ho
 /* == 3.7 CALIBRATION SUMS == */
 
 enum {
-    OSCAR__TILE_ROWS = 8, OSCAR__TILE_COLUMNS = 16,   /* of the kernel add_tile; a head dimension is a multiple of both */
+    OSCAR__TILE_ROWS = 8, OSCAR__TILE_COLUMNS = 16,   /* of the kernel add_tile; they divide every dim */
     OSCAR__GATHER = 32, OSCAR__GATHER_PAD = 8,        /* rows whose outer products are added together */
     OSCAR__WEIGH_QUERIES = 32                         /* whose logits are made together: keys are read once for them */
 };
@@ -2616,7 +2616,7 @@ static double oscar__weigh_row(size_t count, double total, const double *x, doub
 /* -- gather -- */
 
 /* Rows that wait for their outer products, as they are and times their weights: sum += weighted^T rows, the lower
-   triangle, by tiles that stay in registers while all rows go by. Rows are a cache line apart more than dim, or those of
+   triangle, by tiles that stay in registers while all rows go by. Rows are a cache line more apart than dim, or those of
    2^k values would share few cache sets. */
 typedef struct oscar__gather {
     const oscar__kernels *kernels;
@@ -9203,11 +9203,12 @@ OSCAR__AVX2 static void oscar__add_tile_avx2(size_t count, const double *a, size
     int i, j;
     for (i = 0; i < OSCAR__TILE_ROWS; i += 4)
         for (j = 0; j < OSCAR__TILE_COLUMNS; j += 8)
-            oscar__part_tile_avx2(count, a + i, a_stride, b + j, b_stride, sum + (size_t)i * sum_stride + j, sum_stride);
+            oscar__part_tile_avx2(count, a + i, a_stride, b + j, b_stride, sum + (size_t)i * sum_stride + j,
+                                  sum_stride);
 }
 
-OSCAR__AVX2 static void oscar__combine_avx2(size_t width, size_t count, double sign, const double *factors, size_t stride,
-                                            const double *rows, size_t lead, double *out)
+OSCAR__AVX2 static void oscar__combine_avx2(size_t width, size_t count, double sign, const double *factors,
+                                            size_t stride, const double *rows, size_t lead, double *out)
 {
     size_t i = 0, k;
     for (; i + 16 <= width; i += 16) {
@@ -9449,8 +9450,8 @@ OSCAR__AVX512 static void oscar__add_tile_avx512(size_t count, const double *a, 
     oscar__add_to_avx512(sum + 7 * sum_stride, s70, s71);
 }
 
-OSCAR__AVX512 static void oscar__combine_avx512(size_t width, size_t count, double sign, const double *factors, size_t stride,
-                                                const double *rows, size_t lead, double *out)
+OSCAR__AVX512 static void oscar__combine_avx512(size_t width, size_t count, double sign, const double *factors,
+                                                size_t stride, const double *rows, size_t lead, double *out)
 {
     size_t i = 0, k;
     for (; i + 32 <= width; i += 32) {
@@ -9585,16 +9586,16 @@ static const oscar__kernels oscar__scalar_kernels = {
 static const oscar__kernels oscar__avx2_kernels = {
     OSCAR_ISA_AVX2, oscar__fwht_row,
     oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2, oscar__eigh_angles_avx2,
-    oscar__combine_avx2, oscar__add_tile_avx2, oscar__widen_avx2, oscar__weigh_copy_avx2, oscar__turn_halves_avx2,
-    oscar__exp_row_avx2, oscar__weigh_row_avx2
+    oscar__combine_avx2, oscar__add_tile_avx2, oscar__widen_avx2, oscar__weigh_copy_avx2,
+    oscar__turn_halves_avx2, oscar__exp_row_avx2, oscar__weigh_row_avx2
 };
 #endif
 #if defined(OSCAR__HAS_AVX512)
 static const oscar__kernels oscar__avx512_kernels = {
     OSCAR_ISA_AVX512, oscar__fwht_row,
     oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,
-    oscar__combine_avx512, oscar__add_tile_avx512, oscar__widen_avx512, oscar__weigh_copy_avx512, oscar__turn_halves_avx512,
-    oscar__exp_row_avx512, oscar__weigh_row_avx512
+    oscar__combine_avx512, oscar__add_tile_avx512, oscar__widen_avx512, oscar__weigh_copy_avx512,
+    oscar__turn_halves_avx512, oscar__exp_row_avx512, oscar__weigh_row_avx512
 };
 #endif
 
