@@ -1211,14 +1211,51 @@ typedef struct oscar__attend_kernels {
     void (*rescale)(int count, int dim, const float *factor, float *acc);
     void (*blend)(int count, const oscar__codes *v, const float *weight, float *acc);
 } oscar__attend_kernels;
+struct oscar__eigh;
 
 /* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects.
 
      fwht    x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
-     attend  kernels of attention (3.13), NULL: attention in double */
+
+   Eigensolver (3.4), double: four pairs of rows (x[i], y[i]), [width], a multiple of 8. Sums may differ in rounding.
+
+     eigh_dots       product[i] = x[i] . y[i]
+     eigh_turn       (x[i], y[i]) <- (c[i] x[i] - s[i] y[i], c[i] y[i] + s[i] x[i])
+     eigh_turn_dots  the same, then product[i] = x[i] . y[i + 1], i + 1 modulo 4
+     eigh_angles     c and s of four pairs from product, norms and roots of rows p[i] and q[i]. 0: none is to be turned,
+                     1: by so little that what was orthogonal stays so, 2: by more
+
+   Dense matrices and calibration (3.4, 3.7, 3.8), double. Sums may differ in rounding.
+
+     add_rows     out += sign * sum of factors[k * stride] rows[k] over k < count. rows: [count][lead], out: [width]
+     add_tile     sum[i][j] += sum of a[k][i] b[k][j] over k < count, i < 8, j < 16; strides are those of rows, count is
+                  a multiple of 4
+     widen        out[i] = x[i]
+     weigh_copy   row = x, weighted = weight x; count is a multiple of 16
+     turn_halves  out = x with (x[i], x[i + count]) turned by (cosine[i], sine[i]), i < count
+     exp_row      x[i] = exp(x[i] - most), most the largest x[i]; returns their sum; count is a multiple of 16. Vectors
+                  take what is below exp(-708) for 0
+     weigh_row    sum[i] += p (1 - p), p = x[i] / total, not less than 0; returns what was added; count likewise
+
+   attend: kernels of attention (3.13), NULL: attention in double. */
 typedef struct oscar__kernels {
     oscar_isa isa;
     void (*fwht)(int n, float *x);
+    void (*eigh_dots)(size_t width, double *const *x, double *const *y, double *product);
+    void (*eigh_turn)(size_t width, const double *c, const double *s, double *const *x, double *const *y);
+    void (*eigh_turn_dots)(size_t width, const double *c, const double *s, double *const *x, double *const *y,
+                           double *product);
+    int (*eigh_angles)(struct oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
+                       double *s);
+    void (*add_rows)(size_t width, size_t count, double sign, const double *factors, size_t stride, const double *rows,
+                    size_t lead, double *out);
+    void (*add_tile)(size_t count, const double *a, size_t a_stride, const double *b, size_t b_stride, double *sum,
+                     size_t sum_stride);
+    void (*widen)(size_t count, const float *x, double *out);
+    void (*weigh_copy)(size_t count, double weight, const double *x, double *row, double *weighted);
+    void (*turn_halves)(size_t count, const double *cosine, const double *sine, const double *x, double *out);
+    double (*exp_row)(size_t count, double *x);
+    double (*weigh_row)(size_t count, double total, const double *x, double *sum);
     const oscar__attend_kernels *attend;
 } oscar__kernels;
 
@@ -1621,19 +1658,21 @@ OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, osca
    accumulated. Every step has an error relative to the rows it touches; that is why small eigenvalues of a graded
    matrix keep their digits.
 
-   Rows are kept as scale_i * row_i (fast rotations): for a pair x, y of actual rows with squared lengths a, b and
-   product g,
+   A pair of rows x, y with squared lengths a, b and product g turns by
 
-       zeta = (b - a) / 2g     t = sign(zeta) / (|zeta| + sqrt(1 + zeta^2))     c = 1 / sqrt(1 + t^2)
-       x' = c (x - t y)     y' = c (y + t x)     a' = a - t g     b' = b + t g
+       d = b - a     w = 2g     h = sqrt(d^2 + w^2)     r = sqrt(2h (h + |d|))     t = sign(d) w / (h + |d|)
+       c = (h + |d|) / r     s = sign(d) w / r     x' = c x - s y     y' = c y + s x     a' = a - t g     b' = b + t g
 
-   the factor c goes into the scales, which leaves two products and two sums a component. */
+   and by a quarter turn more, (c, s) <- (s, -c), where that leaves the longer one of both as x: rows in descending
+   order need fewer rotations (de Rijk 1989). Rotations go in rounds of four disjoint pairs; turning the rows of one round
+   makes the products of the next one on the way, while they are in registers. */
 
 enum {
     OSCAR__EIGH_MAX = 4096,
     OSCAR__EIGH_LANES = 8,     /* sums of a dot product that do not wait for each other; rows are padded to it */
-    OSCAR__EIGH_PAIRS = 8,     /* disjoint pairs whose angles are computed together */
-    OSCAR__EIGH_SWEEPS = 40    /* 6 to 12 are usual */
+    OSCAR__EIGH_PAIRS = 4,     /* disjoint pairs of a round */
+    OSCAR__EIGH_BLOCK = 8,     /* rows that meet those of another block; two blocks stay in 48 KiB for n <= 320 */
+    OSCAR__EIGH_SWEEPS = 40    /* 4 to 10 are usual */
 };
 
 /* The largest |a_ij|: beyond, sums of entries and the unit below come near the ends of double's range. */
@@ -1649,18 +1688,19 @@ enum {
 
 /*   width    n rounded up to a multiple of OSCAR__EIGH_LANES; the padding is zero
      lead     distance of rows: one cache line more than width, else rows of 2^k values share few cache sets
-     block    rows a block, a power of two; two blocks stay in 32 KiB for n <= 256
+     exact    a is symmetric to the last bit, so that reading down columns can be saved
      unit     power of two that brings the largest |a_ij| into [1, 2); shift is added to the diagonal after it
-     rows     [n rounded up to a multiple of block][lead]; those from rank on are zero
-     norm, root, scale   per row: squared length and length of scale * row, scale. root is as old as the sweep: it only
-              says what may wait for the next one, and the last sweep changes no row
+     rows     [n rounded up to a multiple of OSCAR__EIGH_BLOCK][lead]; those from rank on are zero
+     norm, root   per row: squared length and length. root is as old as the sweep, but for exchanges: it only says what
+              may wait for the next one, and the last sweep changes no row that matters
+     tolerance, coarse   of |x . y| / (|x| |y|): what is orthogonal, what needs another sweep
      line     [width], a row of the matrix      order  [n] */
 typedef struct oscar__eigh {
     const double *a;
-    int n, rank, sweeps, indefinite;
-    size_t width, lead, block, row_count;
-    double unit, shift;
-    double *rows, *norm, *root, *scale, *line;
+    int n, rank, sweeps, indefinite, exact;
+    size_t width, lead, row_count;
+    double unit, shift, tolerance, coarse;
+    double *rows, *norm, *root, *line;
     int *order;
 } oscar__eigh;
 
@@ -1675,17 +1715,15 @@ static size_t oscar__eigh_place(oscar__eigh *e, int n, const double *a, void *sc
     e->n = n;
     e->width = oscar__align_up(size, OSCAR__EIGH_LANES);
     e->lead = e->width + LINE / sizeof(double);
-    e->block = n <= 320 ? 8 : 4;
-    e->row_count = oscar__align_up(size, e->block);
-    count = e->row_count * e->lead + 3 * e->row_count + e->width;
+    e->row_count = oscar__align_up(size, OSCAR__EIGH_BLOCK);
+    count = e->row_count * e->lead + 2 * e->row_count + e->width;
     if (scratch) {
         next = (double *)scratch;
         while ((uintptr_t)next % LINE) next++;
         e->rows = next;
         e->norm = e->rows + e->row_count * e->lead;
         e->root = e->norm + e->row_count;
-        e->scale = e->root + e->row_count;
-        e->line = e->scale + e->row_count;
+        e->line = e->root + e->row_count;
         e->order = (int *)(e->line + e->width);
     }
     return LINE + count * sizeof(double) + size * sizeof(int);
@@ -1696,7 +1734,9 @@ static void oscar__eigh_line(const oscar__eigh *e, int i, double *out)
 {
     size_t size = (size_t)e->n, row = (size_t)i, j;
     double half = 0.5 * e->unit;
-    for (j = 0; j < size; j++) out[j] = (e->a[row * size + j] + e->a[j * size + row]) * half;
+    if (e->exact) for (j = 0; j < size; j++) out[j] = e->a[row * size + j] * e->unit;
+    else for (j = 0; j < size; j++) out[j] = (e->a[row * size + j] + e->a[j * size + row]) * half;
+    j = size;
     for (; j < e->width; j++) out[j] = 0;
     out[row] += e->shift;
 }
@@ -1718,37 +1758,103 @@ static OSCAR__NOINLINE double oscar__eigh_dot(size_t width, const double *x, con
     return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7));
 }
 
-/* y -= factor x */
-static OSCAR__NOINLINE void oscar__eigh_subtract(size_t width, double factor, const double *OSCAR__RESTRICT x,
-                                                 double *OSCAR__RESTRICT y)
+/* y += factor x */
+static OSCAR__NOINLINE void oscar__add_row(size_t width, double factor, const double *OSCAR__RESTRICT x,
+                                           double *OSCAR__RESTRICT y)
 {
-    size_t k, l;
-    for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
-        for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) y[k + l] -= factor * x[k + l];
+    size_t k = 0, l;
+    for (; k + OSCAR__EIGH_LANES <= width; k += OSCAR__EIGH_LANES)
+        for (l = 0; l < OSCAR__EIGH_LANES; l++) y[k + l] += factor * x[k + l];
+    for (; k < width; k++) y[k] += factor * x[k];
 }
 
-/* (x, y) <- (x - to_x y, y + to_y x) */
-static OSCAR__NOINLINE void oscar__eigh_turn(size_t width, double to_x, double to_y, double *OSCAR__RESTRICT x,
-                                             double *OSCAR__RESTRICT y)
+static void oscar__add_row_sum(size_t width, size_t count, double sign, const double *factors, size_t stride,
+                           const double *rows, size_t lead, double *out)
+{
+    size_t k;
+    for (k = 0; k < count; k++) oscar__add_row(width, sign * factors[k * stride], rows + k * lead, out);
+}
+
+/* (x, y) <- (c x - s y, c y + s x) */
+static OSCAR__NOINLINE void oscar__eigh_turn_pair(size_t width, double c, double s, double *OSCAR__RESTRICT x,
+                                                  double *OSCAR__RESTRICT y)
 {
     size_t k, l;
     for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
         for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) {
             double a = x[k + l], b = y[k + l];
-            x[k + l] = a - to_x * b;
-            y[k + l] = b + to_y * a;
+            x[k + l] = c * a - s * b;
+            y[k + l] = c * b + s * a;
         }
 }
+
+/* -- the scalar kernels -- */
+
+static void oscar__eigh_dots(size_t width, double *const *x, double *const *y, double *product)
+{
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) product[i] = oscar__eigh_dot(width, x[i], y[i]);
+}
+
+static void oscar__eigh_turn(size_t width, const double *c, const double *s, double *const *x, double *const *y)
+{
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) oscar__eigh_turn_pair(width, c[i], s[i], x[i], y[i]);
+}
+
+static void oscar__eigh_turn_dots(size_t width, const double *c, const double *s, double *const *x, double *const *y,
+                                  double *product)
+{
+    int i;
+    oscar__eigh_turn(width, c, s, x, y);
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++)
+        product[i] = oscar__eigh_dot(width, x[i], y[(i + 1) % OSCAR__EIGH_PAIRS]);
+}
+
+/* Without a branch in between, so that roots and quotients of several pairs overlap. */
+static int oscar__eigh_angles(oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
+                              double *s)
+{
+    int turned = 0, i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        double a = e->norm[p[i]], b = e->norm[q[i]], lengths = e->root[p[i]] * e->root[q[i]], g = product[i];
+        double d = b - a, w = 2 * g, raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or squares underflow */
+        double h, sum, r, t, root;
+        c[i] = 1;
+        s[i] = 0;
+        if (!(fabs(g) > e->tolerance * lengths)) continue;
+        d *= raise;
+        w *= raise;
+        h = sqrt(d * d + w * w);
+        sum = h + fabs(d);
+        r = sqrt(2 * h * sum);
+        w = d < 0 ? -w : w;
+        t = w / sum;
+        turned |= fabs(g) > e->coarse * lengths || fabs(t) > e->coarse ? 2 : 1;
+        c[i] = sum / r;
+        s[i] = w / r;
+        a -= t * g;
+        b += t * g;
+        e->norm[p[i]] = a > b ? a : b;
+        e->norm[q[i]] = a > b ? b : a;
+        if (a > b) continue;
+        w = c[i];
+        c[i] = s[i];
+        s[i] = -w;
+        root = e->root[p[i]];
+        e->root[p[i]] = e->root[q[i]];
+        e->root[q[i]] = root;
+    }
+    return turned;
+}
+
+/* -- factor -- */
 
 /* Row i of the matrix less what the first `rank` rows of G explain of it. */
 static void oscar__eigh_residual(const oscar__eigh *e, int i, int rank, double *out)
 {
-    int k;
     oscar__eigh_line(e, i, out);
-    for (k = 0; k < rank; k++) {
-        const double *row = e->rows + (size_t)k * e->lead;
-        oscar__eigh_subtract(e->width, row[i], row, out);
-    }
+    oscar__kernels_now()->add_rows(e->width, (size_t)rank, -1, e->rows + i, e->lead, e->rows, e->lead, out);
 }
 
 /* Pivoted Cholesky into rows. Returns the rank, or -1 if the matrix is not positive semidefinite. A diagonal entry of
@@ -1809,135 +1915,148 @@ static double oscar__eigh_shift(oscar__eigh *e)
     return 1.125 * bound + 1e-6;
 }
 
-/* Rotates up to OSCAR__EIGH_PAIRS disjoint pairs of rows. Returns how many were not orthogonal yet. */
-static int oscar__eigh_pairs(oscar__eigh *e, int count, const size_t *first, const size_t *second, double tolerance)
+/* -- sweeps -- */
+
+/* Four disjoint pairs of rows, to be turned by (c, s) if `turned` is not 0. */
+typedef struct oscar__eigh_round {
+    size_t p[OSCAR__EIGH_PAIRS], q[OSCAR__EIGH_PAIRS];
+    double *x[OSCAR__EIGH_PAIRS], *y[OSCAR__EIGH_PAIRS];
+    double product[OSCAR__EIGH_PAIRS], c[OSCAR__EIGH_PAIRS], s[OSCAR__EIGH_PAIRS];
+    int turned;
+} oscar__eigh_round;
+
+static void oscar__eigh_pair(const oscar__eigh *e, oscar__eigh_round *r, int i, size_t p, size_t q)
 {
-    double g[OSCAR__EIGH_PAIRS], to_x[OSCAR__EIGH_PAIRS], to_y[OSCAR__EIGH_PAIRS];
-    double a[OSCAR__EIGH_PAIRS], b[OSCAR__EIGH_PAIRS], u[OSCAR__EIGH_PAIRS], v[OSCAR__EIGH_PAIRS];
-    int turn[OSCAR__EIGH_PAIRS], turned = 0, i;
-    for (i = 0; i < count; i++) {
-        size_t p = first[i], q = second[i];
-        a[i] = e->norm[p];
-        b[i] = e->norm[q];
-        u[i] = e->scale[p];
-        v[i] = e->scale[q];
-        g[i] = u[i] * v[i] * oscar__eigh_dot(e->width, e->rows + p * e->lead, e->rows + q * e->lead);
-        turn[i] = fabs(g[i]) > tolerance * e->root[p] * e->root[q];
-        turned += turn[i];
-        if (!turn[i]) g[i] = 1;   /* its angle is not used, but computed with the others */
+    r->p[i] = p;
+    r->q[i] = q;
+    r->x[i] = e->rows + p * e->lead;
+    r->y[i] = e->rows + q * e->lead;
+}
+
+static int oscar__eigh_find(oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
+{
+    return r->turned = kernels->eigh_angles(e, r->p, r->q, r->product, r->c, r->s);
+}
+
+/* Turns the rows, then y moves on by one; all but the angles of the next round. */
+static void oscar__eigh_step(const oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
+{
+    size_t q = r->q[0];
+    double *y = r->y[0];
+    int i;
+    if (r->turned) kernels->eigh_turn_dots(e->width, r->c, r->s, r->x, r->y, r->product);
+    for (i = 0; i + 1 < OSCAR__EIGH_PAIRS; i++) {
+        r->q[i] = r->q[i + 1];
+        r->y[i] = r->y[i + 1];
     }
-    if (!turned) return 0;
-    for (i = 0; i < count; i++) {   /* apart from the rows, so that roots and quotients of several pairs overlap */
-        double d = b[i] - a[i], w = 2 * g[i], t, hypotenuse;
-        double raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or both squares would underflow */
-        d *= raise;
-        w *= raise;
-        t = w / (fabs(d) + sqrt(d * d + w * w));
-        t = d < 0 ? -t : t;
-        hypotenuse = sqrt(1 + t * t);
-        to_x[i] = t * (v[i] / u[i]);
-        to_y[i] = t * (u[i] / v[i]);
-        a[i] -= t * g[i];
-        b[i] += t * g[i];
-        t = t * t / (hypotenuse * (1 + hypotenuse));   /* 1 - c */
-        u[i] -= u[i] * t;
-        v[i] -= v[i] * t;
+    r->q[i] = q;
+    r->y[i] = y;
+    if (!r->turned) kernels->eigh_dots(e->width, r->x, r->y, r->product);
+}
+
+/* Squares: rows x .. x + 3 with rows y .. y + 3, all 16 pairs; up to two of them, whose angles do not wait for each
+   other. Returns what eigh_angles does, of all rounds. */
+static int oscar__eigh_squares(oscar__eigh *e, int count, const size_t *x, const size_t *y)
+{
+    const oscar__kernels *kernels = oscar__kernels_now();
+    oscar__eigh_round rounds[2];
+    int turned = 0, round, i, k;
+    for (k = 0; k < count; k++) {
+        for (i = 0; i < OSCAR__EIGH_PAIRS; i++) oscar__eigh_pair(e, &rounds[k], i, x[k] + (size_t)i, y[k] + (size_t)i);
+        kernels->eigh_dots(e->width, rounds[k].x, rounds[k].y, rounds[k].product);
     }
-    for (i = 0; i < count; i++) {
-        size_t p = first[i], q = second[i];
-        if (!turn[i]) continue;
-        oscar__eigh_turn(e->width, to_x[i], to_y[i], e->rows + p * e->lead, e->rows + q * e->lead);
-        e->norm[p] = a[i];
-        e->norm[q] = b[i];
-        e->scale[p] = u[i];
-        e->scale[q] = v[i];
+    for (round = 0; round < OSCAR__EIGH_PAIRS; round++) {
+        for (k = 0; k < count; k++) turned |= oscar__eigh_find(e, kernels, &rounds[k]);
+        for (k = 0; k < count; k++) {
+            oscar__eigh_round *r = &rounds[k];
+            if (round + 1 < OSCAR__EIGH_PAIRS) oscar__eigh_step(e, kernels, r);
+            else if (r->turned) kernels->eigh_turn(e->width, r->c, r->s, r->x, r->y);
+        }
     }
     return turned;
 }
 
-/* Every pair of rows of two blocks, or of one: a round-robin tournament. */
-static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y, double tolerance)
+/* Every pair of rows of two blocks. */
+static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y)
 {
-    size_t first[OSCAR__EIGH_PAIRS], second[OSCAR__EIGH_PAIRS], seat[OSCAR__EIGH_PAIRS], block = e->block, round, i;
-    int turned = 0;
-    if (x != y) {
-        for (round = 0; round < block; round++) {
-            for (i = 0; i < block; i++) {
-                first[i] = x + i;
-                second[i] = y + ((i + round) & (block - 1));
-            }
-            turned += oscar__eigh_pairs(e, (int)block, first, second, tolerance);
-        }
-        return turned;
-    }
-    for (i = 0; i < block; i++) seat[i] = x + i;
-    for (round = 0; round < block - 1; round++) {
-        size_t last = seat[block - 1];
-        for (i = 0; i < block / 2; i++) {
-            first[i] = seat[i] < seat[block - 1 - i] ? seat[i] : seat[block - 1 - i];
-            second[i] = seat[i] < seat[block - 1 - i] ? seat[block - 1 - i] : seat[i];
-        }
-        turned += oscar__eigh_pairs(e, (int)(block / 2), first, second, tolerance);
-        for (i = block - 1; i > 1; i--) seat[i] = seat[i - 1];
-        seat[1] = last;
-    }
-    return turned;
+    size_t xs[2], straight[2], crossed[2];
+    xs[0] = x;
+    xs[1] = x + OSCAR__EIGH_PAIRS;
+    straight[0] = crossed[1] = y;
+    straight[1] = crossed[0] = y + OSCAR__EIGH_PAIRS;
+    return oscar__eigh_squares(e, 2, xs, straight) | oscar__eigh_squares(e, 2, xs, crossed);
 }
 
-/* Multiplies the scales into rows first .. first + count - 1 and measures them. */
-static void oscar__eigh_refresh(oscar__eigh *e, size_t first, size_t count)
+/* Every pair of rows of one block: those of either half, then a square. */
+static int oscar__eigh_block(oscar__eigh *e, size_t x)
 {
-    size_t i, k;
-    for (i = first; i < first + count; i++) {
-        double *row = e->rows + i * e->lead, scale = e->scale[i];
-        for (k = 0; k < e->width && scale != 1; k++) row[k] *= scale;
-        e->scale[i] = 1;
-        e->norm[i] = oscar__eigh_dot(e->width, row, row);
-        e->root[i] = sqrt(e->norm[i]);
+    static const unsigned char first[3][2] = { { 0, 2 }, { 0, 1 }, { 0, 1 } };
+    static const unsigned char second[3][2] = { { 1, 3 }, { 2, 3 }, { 3, 2 } };
+    const oscar__kernels *kernels = oscar__kernels_now();
+    oscar__eigh_round r;
+    size_t half = x + OSCAR__EIGH_PAIRS;
+    int turned = 0, round, i;
+    for (round = 0; round < 3; round++) {
+        for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+            size_t start = i < 2 ? x : half;
+            oscar__eigh_pair(e, &r, i, start + first[round][i % 2], start + second[round][i % 2]);
+        }
+        kernels->eigh_dots(e->width, r.x, r.y, r.product);
+        turned |= oscar__eigh_find(e, kernels, &r);
+        if (r.turned) kernels->eigh_turn(e->width, r.c, r.s, r.x, r.y);
     }
+    return turned | oscar__eigh_squares(e, 1, &x, &half);
 }
 
-/* Sweeps over all pairs until none is left to rotate. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
+/* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns, with others,
+   by its tangent times such cosines; where all of them were below coarse, n such products are below the tolerance, and
+   the sweep that would only look is saved. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
 static int oscar__eigh_jacobi(oscar__eigh *e)
 {
-    const double lowest_scale = 1e-30;   /* refreshed before: a scale shrinks up to 2^4 times a pair of blocks */
-    double tolerance = sqrt((double)e->n) * DBL_EPSILON;
-    size_t count = oscar__align_up((size_t)e->rank, e->block), x, y, i;
-    for (i = 0; i < e->row_count; i++) {
-        e->scale[i] = 1;
-        e->norm[i] = 0;
-    }
+    size_t count = oscar__align_up((size_t)e->rank, OSCAR__EIGH_BLOCK), x, y, i;
+    for (i = 0; i < e->row_count; i++) e->norm[i] = e->root[i] = 0;
+    e->tolerance = sqrt((double)e->n) * DBL_EPSILON;
+    e->coarse = sqrt(e->tolerance / e->n);
     for (e->sweeps = 1; e->sweeps <= OSCAR__EIGH_SWEEPS; e->sweeps++) {
         int turned = 0;
-        oscar__eigh_refresh(e, 0, count);
-        for (x = 0; x < count; x += e->block)
-            for (y = x; y < count; y += e->block) {
-                turned += oscar__eigh_blocks(e, x, y, tolerance);
-                for (i = 0; i < e->block; i++) {
-                    if (e->scale[x + i] < lowest_scale) oscar__eigh_refresh(e, x + i, 1);
-                    if (e->scale[y + i] < lowest_scale) oscar__eigh_refresh(e, y + i, 1);
-                }
-            }
-        if (!turned) return 1;
+        for (i = 0; i < count; i++) {
+            const double *row = e->rows + i * e->lead;
+            e->norm[i] = oscar__eigh_dot(e->width, row, row);
+            e->root[i] = sqrt(e->norm[i]);
+        }
+        for (x = 0; x < count; x += OSCAR__EIGH_BLOCK) {
+            turned |= oscar__eigh_block(e, x);
+            for (y = x + OSCAR__EIGH_BLOCK; y < count; y += OSCAR__EIGH_BLOCK) turned |= oscar__eigh_blocks(e, x, y);
+        }
+        if (turned < 2) break;
     }
-    return 0;
+    for (i = 0; i < count; i++)
+        e->norm[i] = oscar__eigh_dot(e->width, e->rows + i * e->lead, e->rows + i * e->lead);
+    return e->sweeps <= OSCAR__EIGH_SWEEPS;
+}
+
+static OSCAR__NOINLINE void oscar__eigh_normalise(size_t width, double length, double *row)
+{
+    size_t k, l;
+    for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
+        for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) row[k + l] /= length;
 }
 
 /* Normalises the rows; norm becomes the eigenvalue of unit a + shift I, 0 where nothing is left to normalise. Those
    rows are completed to an orthonormal basis: the unit vector that the others explain least, Gram-Schmidt twice. */
 static void oscar__eigh_basis(oscar__eigh *e)
 {
-    size_t size = (size_t)e->n, i, j, k;
+    size_t size = (size_t)e->n, none = 0, i, j, k;
     double *open = e->root;   /* the part of each unit vector that is not explained */
     for (k = 0; k < size; k++) open[k] = 1;
     for (i = 0; i < size; i++) {
-        double *row = e->rows + i * e->lead;
         if (e->norm[i] < DBL_MIN) e->norm[i] = 0;
-        if (e->norm[i] == 0) continue;
-        for (k = 0; k < size; k++) row[k] /= sqrt(e->norm[i]);
-        for (k = 0; k < size; k++) open[k] -= row[k] * row[k];
+        if (e->norm[i] != 0) oscar__eigh_normalise(e->width, sqrt(e->norm[i]), e->rows + i * e->lead);
+        else none++;
     }
-    for (i = 0; i < size; i++) {
+    for (i = 0; i < size && none; i++)
+        for (k = 0; k < size && e->norm[i] != 0; k++) open[k] -= e->rows[i * e->lead + k] * e->rows[i * e->lead + k];
+    for (i = 0; i < size && none; i++) {
         double *row = e->rows + i * e->lead, length;
         size_t most = 0;
         int pass;
@@ -1949,7 +2068,7 @@ static void oscar__eigh_basis(oscar__eigh *e)
             for (j = 0; j < size; j++) {
                 const double *other = e->rows + j * e->lead;
                 if (j < i || e->norm[j] != 0)
-                    oscar__eigh_subtract(e->width, oscar__eigh_dot(e->width, other, row), other, row);
+                    oscar__add_row(e->width, -oscar__eigh_dot(e->width, other, row), other, row);
             }
         length = sqrt(oscar__eigh_dot(e->width, row, row));
         for (k = 0; k < size; k++) row[k] /= length;
@@ -1978,35 +2097,42 @@ static void oscar__eigh_quotients(oscar__eigh *e)
 static void oscar__eigh_write(oscar__eigh *e, double *vectors, double *values)
 {
     const double tie = 1 - 1.0 / (1 << 26);
-    size_t size = (size_t)e->n, i, j;
+    const size_t block = 8;
+    size_t size = (size_t)e->n, i, j, k;
     for (i = 0; i < size; i++) {
         for (j = i; j > 0 && e->norm[e->order[j - 1]] > e->norm[i]; j--) e->order[j] = e->order[j - 1];
         e->order[j] = (int)i;
     }
     for (j = 0; j < size; j++) {
-        const double *row = e->rows + (size_t)e->order[j] * e->lead;
-        double largest = 0, sign;
-        for (i = 0; i < size; i++) if (fabs(row[i]) > largest) largest = fabs(row[i]);
+        double *row = e->rows + (size_t)e->order[j] * e->lead, largest = 0;
+        for (i = 0; i < size; i++) largest = fabs(row[i]) > largest ? fabs(row[i]) : largest;
         for (i = 0; fabs(row[i]) < largest * tie; i++) {}
-        sign = row[i] < 0 ? -1 : 1;
-        for (i = 0; i < size; i++) vectors[i * size + j] = sign * row[i];
+        if (row[i] < 0) for (i = 0; i < size; i++) row[i] = -row[i];
         values[j] = e->norm[e->order[j]] / e->unit;
     }
+    for (j = 0; j < size; j += block)   /* so that a line of the output is written whole */
+        for (i = 0; i < size; i++)
+            for (k = j; k < size && k < j + block; k++)
+                vectors[i * size + k] = e->rows[(size_t)e->order[k] * e->lead + i];
 }
 
-/* Looks at every entry; *largest = max |a_ij|. */
-static oscar_result oscar__eigh_check(int n, const double *a, double *largest)
+/* Looks at every entry; *largest = max |a_ij|, *exact: a = a^T. */
+static oscar_result oscar__eigh_check(int n, const double *a, double *largest, int *exact)
 {
-    size_t size = (size_t)n, i, j;
-    double top = 0;
+    const size_t block = 8;   /* so that a line that is read down a column is used whole */
+    size_t size = (size_t)n, i, j, k;
+    double top = 0, most = 0;
     for (i = 0; i < size * size; i++) {
         if (!(fabs(a[i]) <= OSCAR__EIGH_LARGEST)) return OSCAR_ERR_NUMERIC;
-        if (fabs(a[i]) > top) top = fabs(a[i]);
+        top = fabs(a[i]) > top ? fabs(a[i]) : top;
     }
     if (top > 0 && top < OSCAR__EIGH_SMALLEST) return OSCAR_ERR_NUMERIC;
-    for (i = 0; i < size; i++)
-        for (j = 0; j < i; j++)
-            if (fabs(a[i * size + j] - a[j * size + i]) > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+    for (i = 0; i < size; i += block)
+        for (j = 0; j < size; j++)
+            for (k = i; k < size && k < i + block; k++)
+                most = fabs(a[k * size + j] - a[j * size + k]) > most ? fabs(a[k * size + j] - a[j * size + k]) : most;
+    if (most > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+    *exact = most == 0;
     *largest = top;
     return OSCAR_OK;
 }
@@ -2022,7 +2148,7 @@ static oscar_result oscar__eigh_solve(oscar__eigh *e)
 {
     double largest;
     int exponent;
-    oscar_result result = oscar__eigh_check(e->n, e->a, &largest);
+    oscar_result result = oscar__eigh_check(e->n, e->a, &largest, &e->exact);
     if (result) return result;
     (void)frexp(largest, &exponent);
     e->unit = ldexp(1.0, largest > 0 ? 1 - exponent : 0);
@@ -2052,38 +2178,36 @@ OSCAR_API oscar_result oscar_eigh(int n, const double *a, double *vectors, doubl
 }
 
 /* l l^T = c. c, l: [n][n], not overlapping; only the lower triangle of c is read, l has zeros above the diagonal.
-   Returns 0 if c is not positive definite in this arithmetic (or not finite); l is then partly written. */
+   Returns 0 if c is not positive definite in this arithmetic (or not finite); l is then partly written. On the way l is
+   its transpose, so that columns are rows. */
 static int oscar__cholesky(int n, const double *c, double *l)
 {
-    size_t size = (size_t)n, i, j, k;
+    size_t size = (size_t)n, i, j;
     for (i = 0; i < size; i++) {
-        double *li = l + i * size, rest;
-        for (j = 0; j < i; j++) {
-            const double *lj = l + j * size;
-            double sum = c[i * size + j];
-            for (k = 0; k < j; k++) sum -= li[k] * lj[k];
-            li[j] = sum / lj[j];
-        }
-        rest = c[i * size + i];
-        for (k = 0; k < i; k++) rest -= li[k] * li[k];
-        if (!(rest > 0 && rest <= DBL_MAX)) return 0;
-        li[i] = sqrt(rest);
-        for (j = i + 1; j < size; j++) li[j] = 0;
+        double *li = l + i * size, root;
+        for (j = 0; j < i; j++) li[j] = 0;
+        for (j = i; j < size; j++) li[j] = c[j * size + i];
+        oscar__kernels_now()->add_rows(size - i, i, -1, l + i, size, l + i, size, li + i);
+        if (!(li[i] > 0 && li[i] <= DBL_MAX)) return 0;
+        root = sqrt(li[i]);
+        li[i] = root;
+        for (j = i + 1; j < size; j++) li[j] /= root;
     }
+    for (i = 0; i < size; i++)
+        for (j = 0; j < i; j++) {
+            l[i * size + j] = l[j * size + i];
+            l[j * size + i] = 0;
+        }
     return 1;
 }
 
 /* Solves l^T y = x in place. l: [n][n] lower; x: [n][columns]. */
 static void oscar__solve_lower_t(int n, const double *l, int columns, double *x)
 {
-    size_t size = (size_t)n, width = (size_t)columns, i = size, j, k;
+    size_t size = (size_t)n, width = (size_t)columns, i = size, j;
     while (i--) {
         double *xi = x + i * width, diagonal = l[i * size + i];
-        for (k = i + 1; k < size; k++) {
-            const double *xk = x + k * width;
-            double factor = l[k * size + i];
-            for (j = 0; j < width; j++) xi[j] -= factor * xk[j];
-        }
+        oscar__kernels_now()->add_rows(width, size - i - 1, -1, l + (i + 1) * size + i, size, xi + width, width, xi);
         for (j = 0; j < width; j++) xi[j] /= diagonal;
     }
 }
@@ -2181,6 +2305,28 @@ OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const fl
 
 /* == 3.6 TRANSFORM PAIRS, LAYERS == */
 
+/* y += factor f */
+static OSCAR__NOINLINE void oscar__add_float_row(int dim, double factor, const float *OSCAR__RESTRICT f,
+                                                 double *OSCAR__RESTRICT y)
+{
+    int j, l;
+    for (j = 0; j < dim; j += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) y[j + l] += factor * (double)f[j + l];
+}
+
+static double oscar__float_row_dot(int dim, const float *f, const double *x)
+{
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    int j;
+    for (j = 0; j < dim; j += 4) {
+        s0 += (double)f[j] * x[j];
+        s1 += (double)f[j + 1] * x[j + 1];
+        s2 += (double)f[j + 2] * x[j + 2];
+        s3 += (double)f[j + 3] * x[j + 3];
+    }
+    return (s0 + s2) + (s1 + s3);
+}
+
 /* The largest singular value of f [dim][dim], to about 1e-4 from below: power iteration on f^T f. It starts from rows
    mixed with unequal weights, so that no block of channels is left out. It only limits the length of rows, with a
    factor of 2 to spare. */
@@ -2200,10 +2346,8 @@ static float oscar__matrix_norm(int dim, const float *f)
         length = sqrt(length);
         for (j = 0; j < dim; j++) { x[j] /= length; y[j] = 0; }
         for (i = 0; i < dim; i++) {   /* row i of f x, and its share of f^T (f x) */
-            double lane[4] = { 0, 0, 0, 0 }, dot;
-            for (j = 0; j < dim; j++) lane[j % 4] += (double)f[i * dim + j] * x[j];
-            dot = (lane[0] + lane[2]) + (lane[1] + lane[3]);
-            for (j = 0; j < dim; j++) y[j] += dot * (double)f[i * dim + j];
+            double dot = oscar__float_row_dot(dim, f + i * dim, x);
+            oscar__add_float_row(dim, dot, f + i * dim, y);
             image += dot * dot;
         }
         memcpy(x, y, (size_t)dim * sizeof(double));
@@ -2417,6 +2561,12 @@ OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_ho
 
 /* == 3.7 CALIBRATION SUMS == */
 
+enum {
+    OSCAR__TILE_ROWS = 8, OSCAR__TILE_COLUMNS = 16,   /* of the kernel add_tile; they divide every dim */
+    OSCAR__GATHER = 32, OSCAR__GATHER_PAD = 8,        /* rows whose outer products are added together */
+    OSCAR__WEIGH_QUERIES = 32                         /* whose logits are made together: keys are read once for them */
+};
+
 /* Of one KV head, w = 1 (PLAIN) or a sum of p (1 - p) (ATTENTION; in q and k only):
 
        q = sum w q^T q     k = sum w (k - shift)^T (k - shift)     k_first = sum w (k - shift)
@@ -2456,32 +2606,109 @@ struct oscar_calib {
     int frozen, warned;
     float *row;             /* working space, the largest dim of all: a row as loaded, */
     double *x, *turned;     /* as a sum takes it, and turned by a shift, */
-    double *gathered;       /* [OSCAR__GATHER] rows, */
+    double *gathered;       /* OSCAR__GATHER rows, weighted ones, */
     double *cosine, *sine;  /* [shift_count][turns] */
 };
 
-/* Rows that wait for their outer product: four at a time load and store each entry of the sum once. */
-enum { OSCAR__GATHER = 4 };
+/* -- scalar kernels: rows, tiles -- */
+
+static void oscar__add_tile(size_t count, const double *a, size_t a_stride, const double *b, size_t b_stride,
+                            double *sum, size_t sum_stride)
+{
+    size_t k, i, j;
+    for (k = 0; k < count; k += 4)
+        for (i = 0; i < OSCAR__TILE_ROWS; i++) {
+            const double *ai = a + k * a_stride + i, *OSCAR__RESTRICT b0 = b + k * b_stride;
+            const double *OSCAR__RESTRICT b1 = b0 + b_stride, *OSCAR__RESTRICT b2 = b1 + b_stride;
+            const double *OSCAR__RESTRICT b3 = b2 + b_stride;
+            double a0 = ai[0], a1 = ai[a_stride], a2 = ai[2 * a_stride], a3 = ai[3 * a_stride];
+            double *OSCAR__RESTRICT out = sum + i * sum_stride;
+            for (j = 0; j < OSCAR__TILE_COLUMNS; j++) out[j] += (a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j]);
+        }
+}
+
+static void oscar__widen(size_t count, const float *x, double *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) out[i] = (double)x[i];
+}
+
+static void oscar__weigh_copy(size_t count, double weight, const double *x, double *row, double *weighted)
+{
+    size_t i;
+    memcpy(row, x, count * sizeof(double));
+    for (i = 0; i < count; i++) weighted[i] = weight * x[i];
+}
+
+static void oscar__turn_halves(size_t count, const double *cosine, const double *sine, const double *x, double *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        double a = x[i], b = x[i + count];
+        out[i] = a * cosine[i] - b * sine[i];
+        out[i + count] = a * sine[i] + b * cosine[i];
+    }
+}
+
+static double oscar__exp_row(size_t count, double *x)
+{
+    double most = -HUGE_VAL, sum = 0;
+    size_t i;
+    for (i = 0; i < count; i++) if (x[i] > most) most = x[i];
+    for (i = 0; i < count; i++) sum += x[i] = exp(x[i] - most);
+    return sum;
+}
+
+static double oscar__weigh_row(size_t count, double total, const double *x, double *sum)
+{
+    double added = 0;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        double p = x[i] / total, weight = p * (1 - p);
+        if (!(weight > 0)) continue;   /* p may round to above 1 */
+        sum[i] += weight;
+        added += weight;
+    }
+    return added;
+}
+
+/* -- gather -- */
+
+/* Rows that wait for their outer products, as they are and times their weights: sum += weighted^T rows, the lower
+   triangle, by tiles that stay in registers while all rows go by. Rows are a cache line more apart than dim, or those
+   of 2^k values would share few cache sets. */
 typedef struct oscar__gather {
-    int dim, count;
-    double *rows, *sum;
-    double weight[OSCAR__GATHER];
+    const oscar__kernels *kernels;
+    size_t dim, lead, count;
+    double *rows, *weighted, *sum;
 } oscar__gather;
+
+/* One tile; where it crosses the diagonal only what is on and below it. */
+static void oscar__gather_tile(const oscar__gather *g, size_t i, size_t j)
+{
+    double tile[OSCAR__TILE_ROWS * OSCAR__TILE_COLUMNS], *sum = g->sum + i * g->dim + j;
+    size_t r;
+    if (j + OSCAR__TILE_COLUMNS <= i + 1) {
+        g->kernels->add_tile(g->count, g->weighted + i, g->lead, g->rows + j, g->lead, sum, g->dim);
+        return;
+    }
+    for (r = 0; r < OSCAR__TILE_ROWS; r++)
+        memcpy(tile + r * OSCAR__TILE_COLUMNS, sum + r * g->dim, OSCAR__TILE_COLUMNS * sizeof(double));
+    g->kernels->add_tile(g->count, g->weighted + i, g->lead, g->rows + j, g->lead, tile, OSCAR__TILE_COLUMNS);
+    for (r = 0; r < OSCAR__TILE_ROWS; r++)
+        memcpy(sum + r * g->dim, tile + r * OSCAR__TILE_COLUMNS, (i + r - j + 1) * sizeof(double));
+}
 
 static void oscar__gather_flush(oscar__gather *g)
 {
-    size_t dim = (size_t)g->dim, i, j;
-    const double *x0 = g->rows, *x1 = x0 + dim, *x2 = x1 + dim, *x3 = x2 + dim;
+    size_t i, j;
     if (!g->count) return;
-    for (; g->count < OSCAR__GATHER; g->count++) {
-        memset(g->rows + (size_t)g->count * dim, 0, dim * sizeof(double));
-        g->weight[g->count] = 0;
+    for (; g->count % 4; g->count++) {
+        memset(g->rows + g->count * g->lead, 0, g->dim * sizeof(double));
+        memset(g->weighted + g->count * g->lead, 0, g->dim * sizeof(double));
     }
-    for (i = 0; i < dim; i++) {
-        double a0 = g->weight[0] * x0[i], a1 = g->weight[1] * x1[i], a2 = g->weight[2] * x2[i];
-        double a3 = g->weight[3] * x3[i], *sum = g->sum + i * dim;
-        for (j = 0; j <= i; j++) sum[j] += (a0 * x0[j] + a1 * x1[j]) + (a2 * x2[j] + a3 * x3[j]);
-    }
+    for (i = 0; i < g->dim; i += OSCAR__TILE_ROWS)
+        for (j = 0; j < i + OSCAR__TILE_ROWS; j += OSCAR__TILE_COLUMNS) oscar__gather_tile(g, i, j);
     g->count = 0;
 }
 
@@ -2489,8 +2716,11 @@ static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, doub
 {
     oscar__gather g;
     memset(&g, 0, sizeof g);
-    g.dim = dim;
+    g.kernels = oscar__kernels_now();
+    g.dim = (size_t)dim;
+    g.lead = g.dim + OSCAR__GATHER_PAD;
     g.rows = calib->gathered;
+    g.weighted = g.rows + OSCAR__GATHER * g.lead;
     g.sum = sum;
     return g;
 }
@@ -2498,8 +2728,8 @@ static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, doub
 /* sum += weight x^T x, at the latest at the next flush. */
 static void oscar__gather_push(oscar__gather *g, const double *x, double weight)
 {
-    memcpy(g->rows + (size_t)(g->count * g->dim), x, (size_t)g->dim * sizeof(double));
-    g->weight[g->count++] = weight;
+    size_t at = g->count++ * g->lead;
+    g->kernels->weigh_copy(g->dim, weight, x, g->rows + at, g->weighted + at);
     if (g->count == OSCAR__GATHER) oscar__gather_flush(g);
 }
 
@@ -2620,7 +2850,7 @@ static void oscar__calib_carve(oscar__carver *c, const oscar_calib_desc *desc, o
     calib->row = (float *)oscar__carve(c, dim, sizeof(float));
     calib->x = (double *)oscar__carve(c, dim, sizeof(double));
     calib->turned = (double *)oscar__carve(c, dim, sizeof(double));
-    calib->gathered = (double *)oscar__carve(c, OSCAR__GATHER * dim, sizeof(double));
+    calib->gathered = (double *)oscar__carve(c, 2 * OSCAR__GATHER * (dim + OSCAR__GATHER_PAD), sizeof(double));
     calib->cosine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
     calib->sine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
 }
@@ -2732,6 +2962,15 @@ static int oscar__calib_inputs(const oscar_calib *calib, const oscar_layer *l, c
 
 static int oscar__masked(const oscar_chunk *chunk, int token) { return chunk->mask && !chunk->mask[token]; }
 
+/* oscar__finite for the length of a head: without a way out of the loop compilers make vectors of it. */
+static int oscar__finite_row(const float *x, int dim)
+{
+    int i, l, bad = 0;
+    for (i = 0; i < dim; i += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) bad |= !(fabsf(x[i + l]) <= FLT_MAX);
+    return !bad;
+}
+
 /* Everything that can be wrong with the data, before a sum changes. *valid: tokens that are not masked. */
 static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const oscar_chunk *chunk, int *valid)
 {
@@ -2751,7 +2990,7 @@ static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const osca
         for (t = 0; t < chunk->tokens; t++)
             for (h = 0; !oscar__masked(chunk, t) && h < in->heads; h++) {
                 oscar__view_row(in->view, in->heads, in->dim, t, h, calib->row);
-                if (!oscar__finite(calib->row, (size_t)in->dim))
+                if (!oscar__finite_row(calib->row, in->dim))
                     return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_NUMERIC,
                                        "layer %i: %s of token %i, head %i holds NaN or infinity: mask the token out or "
                                        "repair it", layer, name, t, h);
@@ -2763,102 +3002,114 @@ static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const osca
 /* Loads a row into calib->x. */
 static void oscar__calib_load(oscar_calib *calib, const oscar_view *view, int heads, int dim, int token, int head)
 {
-    int d;
     oscar__view_row(view, heads, dim, token, head, calib->row);
-    for (d = 0; d < dim; d++) calib->x[d] = (double)calib->row[d];
+    oscar__kernels_now()->widen((size_t)dim, calib->row, calib->x);
 }
 
 /* -- attention weights -- */
 
 /* w_ij = p_ij (1 - p_ij) for sink <= j <= i - recent, p the softmax over the chunk's valid tokens, numbered without the
-   masked ones. Rows of p are made one at a time; only the sums over rows and columns are kept.
-     keys          one KV head, [rows / 8][dim][8]: a tile of 8 keys gives 8 independent sums
-     key_weight    [kv_heads][rows], sum over i and the query heads     query_weight  [q_heads][rows], sum over j */
-enum { OSCAR__KEY_TILE = 8 };
+   masked ones. Rows of p are made OSCAR__WEIGH_QUERIES at a time; only the sums over rows and columns are kept.
+     stride        rows, rounded up to whole tiles of 16 keys
+     keys          one KV head, [stride / 16][dim][16]          queries  [OSCAR__WEIGH_QUERIES / 8][dim][8], scaled
+     logit         [OSCAR__WEIGH_QUERIES][stride]
+     key_weight    [kv_heads][stride], sum over i and the query heads     query_weight  [q_heads][rows], sum over j */
 typedef struct oscar__weigh {
     int rows;
+    size_t stride;
     int *token;
-    double *keys, *logit, *key_weight, *query_weight;
+    double *keys, *queries, *logit, *key_weight, *query_weight;
     void *memory;   /* which all of them are in, and its size */
     size_t size;
 } oscar__weigh;
 
 static void oscar__weigh_carve(oscar__carver *c, const oscar_layer *l, int rows, oscar__weigh *w)
 {
-    size_t tiles = ((size_t)rows + OSCAR__KEY_TILE - 1) / OSCAR__KEY_TILE, count = (size_t)rows;
+    size_t count = (size_t)rows, dim = (size_t)l->k_dim;
     w->rows = rows;
+    w->stride = oscar__align_up(count, OSCAR__TILE_COLUMNS);
     w->token = (int *)oscar__carve(c, count, sizeof(int));
-    w->keys = (double *)oscar__carve(c, oscar__mul(tiles, OSCAR__KEY_TILE * (size_t)l->k_dim), sizeof(double));
-    w->logit = (double *)oscar__carve(c, tiles * OSCAR__KEY_TILE, sizeof(double));
-    w->key_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->kv_heads, count), sizeof(double));
+    w->keys = (double *)oscar__carve(c, oscar__mul(w->stride, dim), sizeof(double));
+    w->queries = (double *)oscar__carve(c, OSCAR__WEIGH_QUERIES * dim, sizeof(double));
+    w->logit = (double *)oscar__carve(c, oscar__mul(OSCAR__WEIGH_QUERIES, w->stride), sizeof(double));
+    w->key_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->kv_heads, w->stride), sizeof(double));
     w->query_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->q_heads, count), sizeof(double));
 }
 
-static void oscar__weigh_keys(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, int head,
-                              oscar__weigh *w)
+/* Rows first .. first + count - 1 of a head into tiles of `tile` rows, [dim][tile], times scale; rows that a tile lacks
+   are zero. */
+static void oscar__weigh_load(oscar_calib *calib, const oscar_view *view, int heads, int dim, int head,
+                              const oscar__weigh *w, int first, int count, int tile, double scale, double *out)
 {
-    int dim = l->k_dim, n, d;
-    size_t last = (size_t)((w->rows - 1) / OSCAR__KEY_TILE), tile_size = (size_t)(OSCAR__KEY_TILE * dim);
-    memset(w->keys + last * tile_size, 0, tile_size * sizeof(double));   /* it may be partly filled */
-    for (n = 0; n < w->rows; n++) {
-        double *tile = w->keys + (size_t)(n / OSCAR__KEY_TILE) * tile_size;
-        oscar__view_row(&chunk->k, l->kv_heads, dim, w->token[n], head, calib->row);
-        for (d = 0; d < dim; d++) tile[OSCAR__KEY_TILE * d + n % OSCAR__KEY_TILE] = (double)calib->row[d];
+    int n, d;
+    for (n = 0; n < count || n % tile; n++) {
+        double *to = out + (size_t)(n / tile) * (size_t)(tile * dim) + n % tile;
+        if (n < count) oscar__view_row(view, heads, dim, w->token[first + n], head, calib->row);
+        for (d = 0; d < dim; d++) to[d * tile] = n < count ? scale * (double)calib->row[d] : 0;
     }
 }
 
-/* out[8] = q . keys of a tile. */
-static void oscar__tile_dot(int dim, const double *q, const double *tile, double *out)
+/* Adds row i of w to the sums over columns; returns the sum of the row. logit: of query i, [stride], is changed. */
+static double oscar__weigh_query(const oscar_calib *calib, const oscar_layer *l, int i, double *logit,
+                                 double *key_weight)
 {
-    double sum[OSCAR__KEY_TILE] = { 0, 0, 0, 0, 0, 0, 0, 0 };
-    int d, t;
-    for (d = 0; d < dim; d++, tile += OSCAR__KEY_TILE)
-        for (t = 0; t < OSCAR__KEY_TILE; t++) sum[t] += q[d] * tile[t];
-    memcpy(out, sum, sizeof sum);
+    const oscar__kernels *kernels = oscar__kernels_now();
+    const size_t tile = OSCAR__TILE_COLUMNS;
+    size_t from = l->window && i + 1 > l->window ? (size_t)(i + 1 - l->window) : 0, end = (size_t)i + 1;
+    size_t first = from > (size_t)calib->sink ? from : (size_t)calib->sink, stop = (size_t)(i + 1 - calib->recent), j;
+    double cap = (double)l->softcap, total;
+    for (j = from; cap > 0 && j < end; j++) logit[j] = cap * tanh(logit[j] / cap);
+    for (j = from - from % tile; j < from; j++) logit[j] = -HUGE_VAL;
+    for (j = end; j % tile; j++) logit[j] = -HUGE_VAL;
+    from -= from % tile;
+    total = kernels->exp_row(oscar__align_up(end, tile) - from, logit + from);
+    if (first >= stop) return 0;
+    for (j = first - first % tile; j < first; j++) logit[j] = 0;
+    for (j = stop; j % tile; j++) logit[j] = 0;
+    first -= first % tile;
+    return kernels->weigh_row(oscar__align_up(stop, tile) - first, total, logit + first, key_weight + first);
 }
 
-/* Adds row i of w to the sums over columns; returns the sum of the row. q: the query, [dim]. */
-static double oscar__weigh_row(const oscar_calib *calib, const oscar_layer *l, const double *q, int i, oscar__weigh *w,
-                               double *key_weight)
+/* Queries i .. i + count - 1 of head x. Returns the sum of their weights. */
+static double oscar__weigh_block(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, int x, int i,
+                                 int count, oscar__weigh *w)
 {
-    int from = l->window && i - l->window + 1 > 0 ? i - l->window + 1 : 0, dim = l->k_dim, j;
-    int first = from > calib->sink ? from : calib->sink, last = i - calib->recent;
-    double scale = (double)l->scale, cap = (double)l->softcap, top = -HUGE_VAL, total = 0, sum = 0;
-    for (j = from - from % OSCAR__KEY_TILE; j <= i; j += OSCAR__KEY_TILE)
-        oscar__tile_dot(dim, q, w->keys + (size_t)j * (size_t)dim, w->logit + j);
-    for (j = from; j <= i; j++) {
-        double x = scale * w->logit[j];
-        if (cap > 0) x = cap * tanh(x / cap);
-        if (x > top) top = x;
-        w->logit[j] = x;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    size_t dim = (size_t)l->k_dim, end = oscar__align_up((size_t)(i + count), OSCAR__TILE_COLUMNS), from, j, r;
+    double *key_weight = w->key_weight + (size_t)(x / (l->q_heads / l->kv_heads)) * w->stride, total = 0;
+    from = l->window && i + 1 > l->window ? (size_t)(i + 1 - l->window) : 0;
+    from -= from % OSCAR__TILE_COLUMNS;
+    oscar__weigh_load(calib, &chunk->q, l->q_heads, l->k_dim, x, w, i, count, OSCAR__TILE_ROWS, (double)l->scale,
+                      w->queries);
+    for (r = 0; r < oscar__align_up((size_t)count, OSCAR__TILE_ROWS); r++)
+        memset(w->logit + r * w->stride + from, 0, (end - from) * sizeof(double));
+    for (j = from; j < end; j += OSCAR__TILE_COLUMNS)
+        for (r = 0; r < (size_t)count; r += OSCAR__TILE_ROWS)
+            kernels->add_tile(dim, w->queries + r * dim, OSCAR__TILE_ROWS, w->keys + j * dim, OSCAR__TILE_COLUMNS,
+                              w->logit + r * w->stride + j, w->stride);
+    for (r = 0; r < (size_t)count; r++) {
+        double weight = oscar__weigh_query(calib, l, i + (int)r, w->logit + r * w->stride, key_weight);
+        w->query_weight[(size_t)x * (size_t)w->rows + (size_t)i + r] = weight;
+        total += weight;
     }
-    for (j = from; j <= i; j++) total += w->logit[j] = exp(w->logit[j] - top);
-    for (j = first; j <= last; j++) {
-        double p = w->logit[j] / total, weight = p * (1 - p);
-        if (!(weight > 0)) continue;   /* p may round to above 1 */
-        key_weight[j] += weight;
-        sum += weight;
-    }
-    return sum;
+    return total;
 }
 
 /* Fills the weights; returns their sum over all heads. */
 static double oscar__weigh_run(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, oscar__weigh *w)
 {
     int group = l->q_heads / l->kv_heads, n = 0, t, x, i;
-    size_t rows = (size_t)w->rows;
     double total = 0;
     for (t = 0; t < chunk->tokens; t++) if (!oscar__masked(chunk, t)) w->token[n++] = t;
-    memset(w->key_weight, 0, (size_t)l->kv_heads * rows * sizeof(double));
-    memset(w->query_weight, 0, (size_t)l->q_heads * rows * sizeof(double));
+    memset(w->key_weight, 0, (size_t)l->kv_heads * w->stride * sizeof(double));
+    memset(w->query_weight, 0, (size_t)l->q_heads * (size_t)w->rows * sizeof(double));
     for (x = 0; x < l->q_heads; x++) {
-        if (x % group == 0) oscar__weigh_keys(calib, l, chunk, x / group, w);
-        for (i = calib->sink + calib->recent; i < w->rows; i++) {
-            double weight;
-            oscar__calib_load(calib, &chunk->q, l->q_heads, l->k_dim, w->token[i], x);
-            weight = oscar__weigh_row(calib, l, calib->x, i, w, w->key_weight + (size_t)(x / group) * rows);
-            w->query_weight[(size_t)x * rows + (size_t)i] = weight;
-            total += weight;
+        if (x % group == 0)
+            oscar__weigh_load(calib, &chunk->k, l->kv_heads, l->k_dim, x / group, w, 0, w->rows, OSCAR__TILE_COLUMNS, 1,
+                              w->keys);
+        for (i = calib->sink + calib->recent; i < w->rows; i += OSCAR__WEIGH_QUERIES) {
+            int count = w->rows - i < OSCAR__WEIGH_QUERIES ? w->rows - i : OSCAR__WEIGH_QUERIES;
+            total += oscar__weigh_block(calib, l, chunk, x, i, count, w);
         }
     }
     return total;
@@ -2917,18 +3168,22 @@ static void oscar__calib_angles(oscar_calib *calib, const oscar__calib_layer *l)
 static void oscar__calib_turn(oscar_calib *calib, const oscar__calib_layer *l, int s)
 {
     const double *cosine = calib->cosine + s * l->turns, *sine = calib->sine + s * l->turns;
-    int i, step = l->halves ? 1 : 2, apart = l->halves ? l->turns : 1;
-    memcpy(calib->turned, calib->x, (size_t)l->layer.k_dim * sizeof(double));
+    int i, turned = 2 * l->turns;
+    memcpy(calib->turned + turned, calib->x + turned, (size_t)(l->layer.k_dim - turned) * sizeof(double));
+    if (l->halves) {
+        oscar__kernels_now()->turn_halves((size_t)l->turns, cosine, sine, calib->x, calib->turned);
+        return;
+    }
     for (i = 0; i < l->turns; i++) {
-        double a = calib->x[i * step], b = calib->x[i * step + apart];
-        calib->turned[i * step] = a * cosine[i] - b * sine[i];
-        calib->turned[i * step + apart] = a * sine[i] + b * cosine[i];
+        double a = calib->x[2 * i], b = calib->x[2 * i + 1];
+        calib->turned[2 * i] = a * cosine[i] - b * sine[i];
+        calib->turned[2 * i + 1] = a * sine[i] + b * cosine[i];
     }
 }
 
 static void oscar__add_key(oscar__sums *sums, oscar__gather *g, double *key, double weight)
 {
-    int d;
+    size_t d;
     for (d = 0; d < g->dim; d++) {
         key[d] -= sums->k_shift[d];
         sums->k_first[d] += weight * key[d];
@@ -2946,7 +3201,7 @@ static void oscar__add_keys(oscar_calib *calib, oscar__calib_layer *l, const osc
     for (t = 0; t < chunk->tokens; t++) {
         double weight = 1;
         if (oscar__masked(chunk, t)) continue;
-        if (w) weight = w->key_weight[(size_t)head * (size_t)w->rows + (size_t)n];
+        if (w) weight = w->key_weight[(size_t)head * w->stride + (size_t)n];
         n++;
         if (!(weight > 0)) continue;
         oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, dim, t, head);
@@ -3005,23 +3260,21 @@ static double oscar__add_plain(oscar_calib *calib, const oscar_view *view, int h
     return rows;
 }
 
-/* The second pass of one head: w_t = k_t C_Q k_t^T from the lower triangle of C_Q. */
+/* The second pass of one head: w_t = k_t C_Q k_t^T from the lower triangle of C_Q; above it are zeros. */
 static void oscar__add_scored(oscar_calib *calib, oscar__calib_layer *l, const oscar_chunk *chunk, int head)
 {
     oscar__sums *sums = &l->heads[head];
-    size_t k_dim = (size_t)l->layer.k_dim, i, j;
+    size_t k_dim = (size_t)l->layer.k_dim, i;
     oscar__gather g = oscar__gather_start(calib, l->layer.v_dim, sums->s);
     int t;
     for (t = 0; t < chunk->tokens; t++) {
         double weight = 0;
         if (oscar__masked(chunk, t)) continue;
         oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, l->layer.k_dim, t, head);
-        for (i = 0; i < k_dim; i++) {
-            const double *row = sums->q + i * k_dim;
-            double dot = 0;
-            for (j = 0; j < i; j++) dot += row[j] * calib->x[j];
-            weight += calib->x[i] * (2 * dot + row[i] * calib->x[i]);
-        }
+        memset(calib->turned, 0, k_dim * sizeof(double));
+        g.kernels->add_rows(k_dim, k_dim, 1, calib->x, 1, sums->q, k_dim, calib->turned);
+        for (i = 0; i < k_dim; i++)
+            weight += calib->x[i] * (2 * calib->turned[i] - sums->q[i * (k_dim + 1)] * calib->x[i]);
         weight /= sums->q_weight;
         if (!(weight > 0)) continue;
         sums->s_weight += weight;
@@ -3503,25 +3756,19 @@ static double oscar__regularisation(int dim, const double *c, double eps)
 /* out = l^T b for lower l. */
 static void oscar__lower_t_times(int dim, const double *l, const double *b, double *out)
 {
-    size_t size = (size_t)dim, i, j, k;
+    size_t size = (size_t)dim, i;
     memset(out, 0, size * size * sizeof(double));
-    for (k = 0; k < size; k++)
-        for (i = 0; i <= k; i++) {
-            double factor = l[k * size + i];
-            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
-        }
+    for (i = 0; i < size; i++)
+        oscar__kernels_now()->add_rows(size, size - i, 1, l + i * size + i, size, b + i * size, size, out + i * size);
 }
 
 /* out = a b, where the entries of a right of the diagonal are not read if lower is set. */
 static void oscar__times(int dim, int lower, const double *a, const double *b, double *out)
 {
-    size_t size = (size_t)dim, i, j, k;
+    size_t size = (size_t)dim, i;
     memset(out, 0, size * size * sizeof(double));
     for (i = 0; i < size; i++)
-        for (k = 0; k < (lower ? i + 1 : size); k++) {
-            double factor = a[i * size + k];
-            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
-        }
+        oscar__kernels_now()->add_rows(size, lower ? i + 1 : size, 1, a + i * size, 1, b, size, out + i * size);
 }
 
 /* out = V diag(values^power) * scale, mixed. */
@@ -4917,11 +5164,7 @@ static double oscar__dual_error(int dim, const float *f, const float *b)
         }
     for (i = 0; i < dim; i++) {
         for (j = 0; j < dim; j++) sum[j] = i == j ? -1 : 0;
-        for (k = 0; k < dim; k++) {
-            double factor = (double)f[k * dim + i];
-            const float *row = b + k * dim;
-            for (j = 0; j < dim; j++) sum[j] += factor * (double)row[j];
-        }
+        for (k = 0; k < dim; k++) oscar__add_float_row(dim, (double)f[k * dim + i], b + k * dim, sum);
         for (j = 0; j < dim; j++) {
             double error = fabs(sum[j]) / (1e-3 + 1e-6 * sqrt(f_length[i] * b_length[j]));
             if (error > worst) worst = error;
@@ -9206,6 +9449,311 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
 /* == 3.17 KERNELS: AVX2 == */
 #if defined(OSCAR__HAS_AVX2)
 
+/* -- eigensolver -- */
+
+/* Sums of the four vectors' lanes. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__sums_avx2(__m256d v0, __m256d v1, __m256d v2, __m256d v3)
+{
+    __m256d low = _mm256_add_pd(_mm256_unpacklo_pd(v0, v1), _mm256_unpackhi_pd(v0, v1));
+    __m256d high = _mm256_add_pd(_mm256_unpacklo_pd(v2, v3), _mm256_unpackhi_pd(v2, v3));
+    return _mm256_add_pd(_mm256_permute2f128_pd(low, high, 0x20), _mm256_permute2f128_pd(low, high, 0x31));
+}
+
+OSCAR__AVX2 static void oscar__eigh_dots_avx2(size_t width, double *const *x, double *const *y, double *product)
+{
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m256d g0 = _mm256_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, h0 = g0, h1 = g0, h2 = g0, h3 = g0;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        g0 = _mm256_fmadd_pd(_mm256_loadu_pd(x0 + k), _mm256_loadu_pd(y0 + k), g0);
+        g1 = _mm256_fmadd_pd(_mm256_loadu_pd(x1 + k), _mm256_loadu_pd(y1 + k), g1);
+        g2 = _mm256_fmadd_pd(_mm256_loadu_pd(x2 + k), _mm256_loadu_pd(y2 + k), g2);
+        g3 = _mm256_fmadd_pd(_mm256_loadu_pd(x3 + k), _mm256_loadu_pd(y3 + k), g3);
+        h0 = _mm256_fmadd_pd(_mm256_loadu_pd(x0 + k + 4), _mm256_loadu_pd(y0 + k + 4), h0);
+        h1 = _mm256_fmadd_pd(_mm256_loadu_pd(x1 + k + 4), _mm256_loadu_pd(y1 + k + 4), h1);
+        h2 = _mm256_fmadd_pd(_mm256_loadu_pd(x2 + k + 4), _mm256_loadu_pd(y2 + k + 4), h2);
+        h3 = _mm256_fmadd_pd(_mm256_loadu_pd(x3 + k + 4), _mm256_loadu_pd(y3 + k + 4), h3);
+    }
+    g0 = oscar__sums_avx2(_mm256_add_pd(g0, h0), _mm256_add_pd(g1, h1), _mm256_add_pd(g2, h2), _mm256_add_pd(g3, h3));
+    _mm256_storeu_pd(product, g0);
+}
+
+/* Four components of a pair of rows; *x and *y are the turned ones, too. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__turn_pair_avx2(const double *c, const double *s, double *to_x, double *to_y,
+                                                     __m256d *x, __m256d *y)
+{
+    __m256d vc = _mm256_broadcast_sd(c), vs = _mm256_broadcast_sd(s), a = _mm256_loadu_pd(to_x);
+    __m256d b = _mm256_loadu_pd(to_y);
+    *x = _mm256_fnmadd_pd(vs, b, _mm256_mul_pd(vc, a));
+    *y = _mm256_fmadd_pd(vs, a, _mm256_mul_pd(vc, b));
+    _mm256_storeu_pd(to_x, *x);
+    _mm256_storeu_pd(to_y, *y);
+}
+
+OSCAR__AVX2 static void oscar__eigh_turn_avx2(size_t width, const double *c, const double *s, double *const *x,
+                                              double *const *y)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++)
+        for (k = 0; k < width; k += 4) {
+            __m256d a, b;
+            oscar__turn_pair_avx2(c + i, s + i, x[i] + k, y[i] + k, &a, &b);
+        }
+}
+
+OSCAR__AVX2 static void oscar__eigh_turn_dots_avx2(size_t width, const double *c, const double *s, double *const *x,
+                                                   double *const *y, double *product)
+{
+    double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m256d g0 = _mm256_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, vx, next_x, vy, first;
+    size_t k;
+    for (k = 0; k < width; k += 4) {
+        oscar__turn_pair_avx2(c, s, x0 + k, y0 + k, &vx, &first);
+        oscar__turn_pair_avx2(c + 1, s + 1, x1 + k, y1 + k, &next_x, &vy);
+        g0 = _mm256_fmadd_pd(vx, vy, g0);
+        oscar__turn_pair_avx2(c + 2, s + 2, x2 + k, y2 + k, &vx, &vy);
+        g1 = _mm256_fmadd_pd(next_x, vy, g1);
+        oscar__turn_pair_avx2(c + 3, s + 3, x3 + k, y3 + k, &next_x, &vy);
+        g2 = _mm256_fmadd_pd(vx, vy, g2);
+        g3 = _mm256_fmadd_pd(next_x, first, g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx2(g0, g1, g2, g3));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__four_avx2(const double *x, const size_t *at)
+{
+    return _mm256_setr_pd(x[at[0]], x[at[1]], x[at[2]], x[at[3]]);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_four_avx2(__m256d from, double *x, const size_t *at)
+{
+    double four[4];
+    int i;
+    _mm256_storeu_pd(four, from);
+    for (i = 0; i < 4; i++) x[at[i]] = four[i];
+}
+
+/* c and s of the angles, and t, from d = b - a and w = 2g. A common factor 1 / r would
+   cost less, but give c and s a common error, which adds up. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__angles_avx2(__m256d d, __m256d w, __m256d *c, __m256d *s)
+{
+    const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1);
+    __m256d length = _mm256_andnot_pd(minus, d), small, h, sum, r;
+    small = _mm256_cmp_pd(_mm256_add_pd(length, _mm256_andnot_pd(minus, w)), _mm256_set1_pd(1e-140), _CMP_LT_OQ);
+    r = _mm256_blendv_pd(one, _mm256_set1_pd(1e150), small);   /* or squares underflow */
+    length = _mm256_mul_pd(length, r);
+    w = _mm256_mul_pd(_mm256_xor_pd(w, _mm256_and_pd(d, minus)), r);
+    h = _mm256_sqrt_pd(_mm256_fmadd_pd(length, length, _mm256_mul_pd(w, w)));
+    sum = _mm256_add_pd(h, length);
+    r = _mm256_sqrt_pd(_mm256_mul_pd(_mm256_add_pd(h, h), sum));
+    *c = _mm256_div_pd(sum, r);
+    *s = _mm256_div_pd(w, r);
+    return _mm256_div_pd(w, sum);
+}
+
+OSCAR__AVX2 static int oscar__eigh_angles_avx2(oscar__eigh *e, const size_t *p, const size_t *q,
+                                               const double *product, double *cosine, double *sine)
+{
+    const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1), g = _mm256_loadu_pd(product);
+    __m256d a = oscar__four_avx2(e->norm, p), b = oscar__four_avx2(e->norm, q);
+    __m256d u = oscar__four_avx2(e->root, p), v = oscar__four_avx2(e->root, q), size = _mm256_andnot_pd(minus, g);
+    __m256d lengths = _mm256_mul_pd(u, v), turn, swap, c, s, t, coarse;
+    turn = _mm256_cmp_pd(size, _mm256_mul_pd(_mm256_set1_pd(e->tolerance), lengths), _CMP_GT_OQ);
+    if (!_mm256_movemask_pd(turn)) return 0;
+    t = oscar__angles_avx2(_mm256_sub_pd(b, a), _mm256_add_pd(g, g), &c, &s);
+    c = _mm256_blendv_pd(one, c, turn);   /* what is not to be turned may be 0 / 0 */
+    s = _mm256_and_pd(s, turn);
+    t = _mm256_and_pd(t, turn);
+    a = _mm256_fnmadd_pd(t, g, a);
+    b = _mm256_fmadd_pd(t, g, b);
+    swap = _mm256_and_pd(turn, _mm256_cmp_pd(a, b, _CMP_NGT_UQ));
+    _mm256_storeu_pd(cosine, _mm256_blendv_pd(c, s, swap));
+    _mm256_storeu_pd(sine, _mm256_blendv_pd(s, _mm256_xor_pd(c, minus), swap));
+    oscar__put_four_avx2(_mm256_blendv_pd(a, b, swap), e->norm, p);
+    oscar__put_four_avx2(_mm256_blendv_pd(b, a, swap), e->norm, q);
+    oscar__put_four_avx2(_mm256_blendv_pd(u, v, swap), e->root, p);
+    oscar__put_four_avx2(_mm256_blendv_pd(v, u, swap), e->root, q);
+    coarse = _mm256_set1_pd(e->coarse);
+    turn = _mm256_or_pd(_mm256_cmp_pd(size, _mm256_mul_pd(coarse, lengths), _CMP_GT_OQ),
+                        _mm256_cmp_pd(_mm256_andnot_pd(minus, t), coarse, _CMP_GT_OQ));
+    return _mm256_movemask_pd(turn) ? 2 : 1;
+}
+
+/* -- dense matrices -- */
+
+/* 4 rows of 8 columns of a tile. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__tile_row_avx2(double a, __m256d b0, __m256d b1, __m256d *s0, __m256d *s1)
+{
+    __m256d factor = _mm256_set1_pd(a);
+    *s0 = _mm256_fmadd_pd(factor, b0, *s0);
+    *s1 = _mm256_fmadd_pd(factor, b1, *s1);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__add_to_avx2(double *out, __m256d x)
+{
+    _mm256_storeu_pd(out, _mm256_add_pd(_mm256_loadu_pd(out), x));
+}
+
+OSCAR__AVX2 static void oscar__part_tile_avx2(size_t count, const double *a, size_t a_stride, const double *b,
+                                              size_t b_stride, double *sum, size_t sum_stride)
+{
+    __m256d s00 = _mm256_setzero_pd(), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+    size_t k;
+    for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
+        __m256d b0 = _mm256_loadu_pd(b), b1 = _mm256_loadu_pd(b + 4);
+        oscar__tile_row_avx2(a[0], b0, b1, &s00, &s01);
+        oscar__tile_row_avx2(a[1], b0, b1, &s10, &s11);
+        oscar__tile_row_avx2(a[2], b0, b1, &s20, &s21);
+        oscar__tile_row_avx2(a[3], b0, b1, &s30, &s31);
+    }
+    oscar__add_to_avx2(sum, s00);
+    oscar__add_to_avx2(sum + 4, s01);
+    oscar__add_to_avx2(sum + sum_stride, s10);
+    oscar__add_to_avx2(sum + sum_stride + 4, s11);
+    oscar__add_to_avx2(sum + 2 * sum_stride, s20);
+    oscar__add_to_avx2(sum + 2 * sum_stride + 4, s21);
+    oscar__add_to_avx2(sum + 3 * sum_stride, s30);
+    oscar__add_to_avx2(sum + 3 * sum_stride + 4, s31);
+}
+
+OSCAR__AVX2 static void oscar__add_tile_avx2(size_t count, const double *a, size_t a_stride, const double *b,
+                                             size_t b_stride, double *sum, size_t sum_stride)
+{
+    int i, j;
+    for (i = 0; i < OSCAR__TILE_ROWS; i += 4)
+        for (j = 0; j < OSCAR__TILE_COLUMNS; j += 8)
+            oscar__part_tile_avx2(count, a + i, a_stride, b + j, b_stride, sum + (size_t)i * sum_stride + j,
+                                  sum_stride);
+}
+
+OSCAR__AVX2 static void oscar__add_row_sum_avx2(size_t width, size_t count, double sign, const double *factors,
+                                            size_t stride, const double *rows, size_t lead, double *out)
+{
+    size_t i = 0, k;
+    for (; i + 16 <= width; i += 16) {
+        const double *row = rows + i;
+        __m256d s0 = _mm256_loadu_pd(out + i), s1 = _mm256_loadu_pd(out + i + 4);
+        __m256d s2 = _mm256_loadu_pd(out + i + 8), s3 = _mm256_loadu_pd(out + i + 12);
+        for (k = 0; k < count; k++, row += lead) {
+            __m256d factor = _mm256_set1_pd(sign * factors[k * stride]);
+            s0 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row), s0);
+            s1 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 4), s1);
+            s2 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 8), s2);
+            s3 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 12), s3);
+        }
+        _mm256_storeu_pd(out + i, s0);
+        _mm256_storeu_pd(out + i + 4, s1);
+        _mm256_storeu_pd(out + i + 8, s2);
+        _mm256_storeu_pd(out + i + 12, s3);
+    }
+    for (; i + 4 <= width; i += 4) {
+        __m256d s0 = _mm256_loadu_pd(out + i);
+        for (k = 0; k < count; k++)
+            s0 = _mm256_fmadd_pd(_mm256_set1_pd(sign * factors[k * stride]), _mm256_loadu_pd(rows + k * lead + i), s0);
+        _mm256_storeu_pd(out + i, s0);
+    }
+    for (; i < width; i++)
+        for (k = 0; k < count; k++) out[i] += sign * factors[k * stride] * rows[k * lead + i];
+}
+
+/* -- calibration: rows -- */
+
+OSCAR__AVX2 static void oscar__widen_avx2(size_t count, const float *x, double *out)
+{
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4) _mm256_storeu_pd(out + i, _mm256_cvtps_pd(_mm_loadu_ps(x + i)));
+    oscar__widen(count - i, x + i, out + i);
+}
+
+OSCAR__AVX2 static void oscar__weigh_copy_avx2(size_t count, double weight, const double *x, double *row,
+                                               double *weighted)
+{
+    __m256d factor = _mm256_set1_pd(weight), one;
+    size_t i;
+    for (i = 0; i < count; i += 4) {
+        one = _mm256_loadu_pd(x + i);
+        _mm256_storeu_pd(row + i, one);
+        _mm256_storeu_pd(weighted + i, _mm256_mul_pd(factor, one));
+    }
+}
+
+OSCAR__AVX2 static void oscar__turn_halves_avx2(size_t count, const double *cosine, const double *sine, const double *x,
+                                                double *out)
+{
+    size_t i;
+    for (i = 0; i + 4 <= count; i += 4) {
+        __m256d c = _mm256_loadu_pd(cosine + i), s = _mm256_loadu_pd(sine + i);
+        __m256d a = _mm256_loadu_pd(x + i), b = _mm256_loadu_pd(x + i + count);
+        _mm256_storeu_pd(out + i, _mm256_fnmadd_pd(b, s, _mm256_mul_pd(a, c)));
+        _mm256_storeu_pd(out + i + count, _mm256_fmadd_pd(b, c, _mm256_mul_pd(a, s)));
+    }
+    for (; i < count; i++) {
+        out[i] = x[i] * cosine[i] - x[i + count] * sine[i];
+        out[i + count] = x[i] * sine[i] + x[i + count] * cosine[i];
+    }
+}
+
+/* 1 / 12!, ... 1 / 1!, 1 */
+static const double oscar__exp_series[13] = {
+    1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
+    1.0 / 24, 1.0 / 6, 0.5, 1, 1
+};
+
+/* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__exp_avx2(__m256d x)
+{
+    const __m256d least = _mm256_set1_pd(-708);
+    __m256d n, sum = _mm256_set1_pd(oscar__exp_series[0]), some = _mm256_cmp_pd(x, least, _CMP_GE_OQ);
+    int i;
+    x = _mm256_max_pd(x, least);
+    n = _mm256_round_pd(_mm256_mul_pd(x, _mm256_set1_pd(1.4426950408889634)),
+                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    x = _mm256_fnmadd_pd(n, _mm256_set1_pd(0.693147180369123816490), x);
+    x = _mm256_fnmadd_pd(n, _mm256_set1_pd(1.90821492927058770002e-10), x);
+    for (i = 1; i <= 12; i++) sum = _mm256_fmadd_pd(sum, x, _mm256_set1_pd(oscar__exp_series[i]));
+    n = _mm256_castsi256_pd(_mm256_slli_epi64(
+        _mm256_add_epi64(_mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(n)), _mm256_set1_epi64x(1023)), 52));
+    return _mm256_and_pd(some, _mm256_mul_pd(sum, n));
+}
+
+/* The largest lane, or the sum of all. */
+OSCAR__INLINE OSCAR__AVX2 double oscar__fold_avx2(int greatest, __m256d v)
+{
+    __m128d half = _mm256_castpd256_pd128(v), other = _mm256_extractf128_pd(v, 1);
+    half = greatest ? _mm_max_pd(half, other) : _mm_add_pd(half, other);
+    other = _mm_unpackhi_pd(half, half);
+    return _mm_cvtsd_f64(greatest ? _mm_max_sd(half, other) : _mm_add_sd(half, other));
+}
+
+OSCAR__AVX2 static double oscar__exp_row_avx2(size_t count, double *x)
+{
+    __m256d most = _mm256_set1_pd(-HUGE_VAL), sum = _mm256_setzero_pd(), one;
+    size_t i;
+    for (i = 0; i < count; i += 4) most = _mm256_max_pd(most, _mm256_loadu_pd(x + i));
+    most = _mm256_set1_pd(oscar__fold_avx2(1, most));
+    for (i = 0; i < count; i += 4) {
+        one = oscar__exp_avx2(_mm256_sub_pd(_mm256_loadu_pd(x + i), most));
+        _mm256_storeu_pd(x + i, one);
+        sum = _mm256_add_pd(sum, one);
+    }
+    return oscar__fold_avx2(0, sum);
+}
+
+OSCAR__AVX2 static double oscar__weigh_row_avx2(size_t count, double total, const double *x, double *sum)
+{
+    const __m256d none = _mm256_setzero_pd(), share = _mm256_set1_pd(1 / total);
+    __m256d added = none, p;
+    size_t i;
+    for (i = 0; i < count; i += 4) {
+        p = _mm256_mul_pd(_mm256_loadu_pd(x + i), share);
+        p = _mm256_max_pd(_mm256_fnmadd_pd(p, p, p), none);
+        _mm256_storeu_pd(sum + i, _mm256_add_pd(_mm256_loadu_pd(sum + i), p));
+        added = _mm256_add_pd(added, p);
+    }
+    return oscar__fold_avx2(0, added);
+}
+
 /* -- attention -- */
 
 /* The largest whole number of the limbs. */
@@ -9774,6 +10322,235 @@ static const oscar__attend_kernels oscar__attend_avx2 = {
 
 /* == 3.18 KERNELS: AVX-512 == */
 #if defined(OSCAR__HAS_AVX512)
+
+/* -- eigensolver: angles are those of AVX2 -- */
+
+/* Sums of the four vectors' lanes. */
+OSCAR__INLINE OSCAR__AVX512 __m256d oscar__sums_avx512(__m512d v0, __m512d v1, __m512d v2, __m512d v3)
+{
+    __m512d low = _mm512_add_pd(_mm512_unpacklo_pd(v0, v1), _mm512_unpackhi_pd(v0, v1));
+    __m512d high = _mm512_add_pd(_mm512_unpacklo_pd(v2, v3), _mm512_unpackhi_pd(v2, v3));
+    __m512d both = _mm512_add_pd(_mm512_shuffle_f64x2(low, high, 0x88), _mm512_shuffle_f64x2(low, high, 0xdd));
+    __m256d a = _mm512_castpd512_pd256(both), b = _mm512_extractf64x4_pd(both, 1);
+    return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
+}
+
+OSCAR__AVX512 static void oscar__eigh_dots_avx512(size_t width, double *const *x, double *const *y, double *product)
+{
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m512d g0 = _mm512_setzero_pd(), g1 = g0, g2 = g0, g3 = g0;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        g0 = _mm512_fmadd_pd(_mm512_loadu_pd(x0 + k), _mm512_loadu_pd(y0 + k), g0);
+        g1 = _mm512_fmadd_pd(_mm512_loadu_pd(x1 + k), _mm512_loadu_pd(y1 + k), g1);
+        g2 = _mm512_fmadd_pd(_mm512_loadu_pd(x2 + k), _mm512_loadu_pd(y2 + k), g2);
+        g3 = _mm512_fmadd_pd(_mm512_loadu_pd(x3 + k), _mm512_loadu_pd(y3 + k), g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx512(g0, g1, g2, g3));
+}
+
+/* Eight components of a pair of rows; *x and *y are the turned ones, too. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__turn_pair_avx512(__m512d c, __m512d s, double *to_x, double *to_y, __m512d *x,
+                                                         __m512d *y)
+{
+    __m512d a = _mm512_loadu_pd(to_x), b = _mm512_loadu_pd(to_y);
+    *x = _mm512_fnmadd_pd(s, b, _mm512_mul_pd(c, a));
+    *y = _mm512_fmadd_pd(s, a, _mm512_mul_pd(c, b));
+    _mm512_storeu_pd(to_x, *x);
+    _mm512_storeu_pd(to_y, *y);
+}
+
+OSCAR__AVX512 static void oscar__eigh_turn_avx512(size_t width, const double *c, const double *s, double *const *x,
+                                                  double *const *y)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        __m512d vc = _mm512_set1_pd(c[i]), vs = _mm512_set1_pd(s[i]), a, b;
+        for (k = 0; k < width; k += 8) oscar__turn_pair_avx512(vc, vs, x[i] + k, y[i] + k, &a, &b);
+    }
+}
+
+OSCAR__AVX512 static void oscar__eigh_turn_dots_avx512(size_t width, const double *c, const double *s,
+                                                       double *const *x, double *const *y, double *product)
+{
+    double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m512d c0 = _mm512_set1_pd(c[0]), c1 = _mm512_set1_pd(c[1]), c2 = _mm512_set1_pd(c[2]), c3 = _mm512_set1_pd(c[3]);
+    __m512d s0 = _mm512_set1_pd(s[0]), s1 = _mm512_set1_pd(s[1]), s2 = _mm512_set1_pd(s[2]), s3 = _mm512_set1_pd(s[3]);
+    __m512d g0 = _mm512_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, vx, next_x, vy, first;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        oscar__turn_pair_avx512(c0, s0, x0 + k, y0 + k, &vx, &first);
+        oscar__turn_pair_avx512(c1, s1, x1 + k, y1 + k, &next_x, &vy);
+        g0 = _mm512_fmadd_pd(vx, vy, g0);
+        oscar__turn_pair_avx512(c2, s2, x2 + k, y2 + k, &vx, &vy);
+        g1 = _mm512_fmadd_pd(next_x, vy, g1);
+        oscar__turn_pair_avx512(c3, s3, x3 + k, y3 + k, &next_x, &vy);
+        g2 = _mm512_fmadd_pd(vx, vy, g2);
+        g3 = _mm512_fmadd_pd(next_x, first, g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx512(g0, g1, g2, g3));
+}
+
+/* -- dense matrices -- */
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__tile_row_avx512(double a, __m512d b0, __m512d b1, __m512d *s0, __m512d *s1)
+{
+    __m512d factor = _mm512_set1_pd(a);
+    *s0 = _mm512_fmadd_pd(factor, b0, *s0);
+    *s1 = _mm512_fmadd_pd(factor, b1, *s1);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__add_to_avx512(double *out, __m512d s0, __m512d s1)
+{
+    _mm512_storeu_pd(out, _mm512_add_pd(_mm512_loadu_pd(out), s0));
+    _mm512_storeu_pd(out + 8, _mm512_add_pd(_mm512_loadu_pd(out + 8), s1));
+}
+
+OSCAR__AVX512 static void oscar__add_tile_avx512(size_t count, const double *a, size_t a_stride, const double *b,
+                                                 size_t b_stride, double *sum, size_t sum_stride)
+{
+    __m512d s00 = _mm512_setzero_pd(), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+    __m512d s40 = s00, s41 = s00, s50 = s00, s51 = s00, s60 = s00, s61 = s00, s70 = s00, s71 = s00;
+    size_t k;
+    for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
+        __m512d b0 = _mm512_loadu_pd(b), b1 = _mm512_loadu_pd(b + 8);
+        oscar__tile_row_avx512(a[0], b0, b1, &s00, &s01);
+        oscar__tile_row_avx512(a[1], b0, b1, &s10, &s11);
+        oscar__tile_row_avx512(a[2], b0, b1, &s20, &s21);
+        oscar__tile_row_avx512(a[3], b0, b1, &s30, &s31);
+        oscar__tile_row_avx512(a[4], b0, b1, &s40, &s41);
+        oscar__tile_row_avx512(a[5], b0, b1, &s50, &s51);
+        oscar__tile_row_avx512(a[6], b0, b1, &s60, &s61);
+        oscar__tile_row_avx512(a[7], b0, b1, &s70, &s71);
+    }
+    oscar__add_to_avx512(sum, s00, s01);
+    oscar__add_to_avx512(sum + sum_stride, s10, s11);
+    oscar__add_to_avx512(sum + 2 * sum_stride, s20, s21);
+    oscar__add_to_avx512(sum + 3 * sum_stride, s30, s31);
+    oscar__add_to_avx512(sum + 4 * sum_stride, s40, s41);
+    oscar__add_to_avx512(sum + 5 * sum_stride, s50, s51);
+    oscar__add_to_avx512(sum + 6 * sum_stride, s60, s61);
+    oscar__add_to_avx512(sum + 7 * sum_stride, s70, s71);
+}
+
+OSCAR__AVX512 static void oscar__add_row_sum_avx512(size_t width, size_t count, double sign, const double *factors,
+                                                size_t stride, const double *rows, size_t lead, double *out)
+{
+    size_t i = 0, k;
+    for (; i + 32 <= width; i += 32) {
+        const double *row = rows + i;
+        __m512d s0 = _mm512_loadu_pd(out + i), s1 = _mm512_loadu_pd(out + i + 8);
+        __m512d s2 = _mm512_loadu_pd(out + i + 16), s3 = _mm512_loadu_pd(out + i + 24);
+        for (k = 0; k < count; k++, row += lead) {
+            __m512d factor = _mm512_set1_pd(sign * factors[k * stride]);
+            s0 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row), s0);
+            s1 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 8), s1);
+            s2 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 16), s2);
+            s3 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 24), s3);
+        }
+        _mm512_storeu_pd(out + i, s0);
+        _mm512_storeu_pd(out + i + 8, s1);
+        _mm512_storeu_pd(out + i + 16, s2);
+        _mm512_storeu_pd(out + i + 24, s3);
+    }
+    for (; i + 8 <= width; i += 8) {
+        __m512d s0 = _mm512_loadu_pd(out + i);
+        for (k = 0; k < count; k++)
+            s0 = _mm512_fmadd_pd(_mm512_set1_pd(sign * factors[k * stride]), _mm512_loadu_pd(rows + k * lead + i), s0);
+        _mm512_storeu_pd(out + i, s0);
+    }
+    for (; i < width; i++)
+        for (k = 0; k < count; k++) out[i] += sign * factors[k * stride] * rows[k * lead + i];
+}
+
+/* -- calibration: rows -- */
+
+OSCAR__AVX512 static void oscar__widen_avx512(size_t count, const float *x, double *out)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) _mm512_storeu_pd(out + i, _mm512_cvtps_pd(_mm256_loadu_ps(x + i)));
+    oscar__widen(count - i, x + i, out + i);
+}
+
+OSCAR__AVX512 static void oscar__weigh_copy_avx512(size_t count, double weight, const double *x, double *row,
+                                                   double *weighted)
+{
+    __m512d factor = _mm512_set1_pd(weight), one;
+    size_t i;
+    for (i = 0; i < count; i += 8) {
+        one = _mm512_loadu_pd(x + i);
+        _mm512_storeu_pd(row + i, one);
+        _mm512_storeu_pd(weighted + i, _mm512_mul_pd(factor, one));
+    }
+}
+
+OSCAR__AVX512 static void oscar__turn_halves_avx512(size_t count, const double *cosine, const double *sine,
+                                                    const double *x, double *out)
+{
+    size_t i;
+    for (i = 0; i + 8 <= count; i += 8) {
+        __m512d c = _mm512_loadu_pd(cosine + i), s = _mm512_loadu_pd(sine + i);
+        __m512d a = _mm512_loadu_pd(x + i), b = _mm512_loadu_pd(x + i + count);
+        _mm512_storeu_pd(out + i, _mm512_fnmadd_pd(b, s, _mm512_mul_pd(a, c)));
+        _mm512_storeu_pd(out + i + count, _mm512_fmadd_pd(b, c, _mm512_mul_pd(a, s)));
+    }
+    for (; i < count; i++) {
+        out[i] = x[i] * cosine[i] - x[i + count] * sine[i];
+        out[i + count] = x[i] * sine[i] + x[i + count] * cosine[i];
+    }
+}
+
+/* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
+OSCAR__INLINE OSCAR__AVX512 __m512d oscar__exp_avx512(__m512d x)
+{
+    const __m512d least = _mm512_set1_pd(-708);
+    __m512d n, sum = _mm512_set1_pd(oscar__exp_series[0]);
+    __mmask8 some = _mm512_cmp_pd_mask(x, least, _CMP_GE_OQ);
+    int i;
+    x = _mm512_max_pd(x, least);
+    n = _mm512_roundscale_pd(_mm512_mul_pd(x, _mm512_set1_pd(1.4426950408889634)),
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    x = _mm512_fnmadd_pd(n, _mm512_set1_pd(0.693147180369123816490), x);
+    x = _mm512_fnmadd_pd(n, _mm512_set1_pd(1.90821492927058770002e-10), x);
+    for (i = 1; i <= 12; i++) sum = _mm512_fmadd_pd(sum, x, _mm512_set1_pd(oscar__exp_series[i]));
+    return _mm512_maskz_scalef_pd(some, sum, n);
+}
+
+/* The largest lane, or the sum of all. */
+OSCAR__INLINE OSCAR__AVX512 double oscar__fold_avx512(int greatest, __m512d v)
+{
+    __m256d half = _mm512_castpd512_pd256(v), other = _mm512_extractf64x4_pd(v, 1);
+    return oscar__fold_avx2(greatest, greatest ? _mm256_max_pd(half, other) : _mm256_add_pd(half, other));
+}
+
+OSCAR__AVX512 static double oscar__exp_row_avx512(size_t count, double *x)
+{
+    __m512d most = _mm512_set1_pd(-HUGE_VAL), sum = _mm512_setzero_pd(), one;
+    size_t i;
+    for (i = 0; i < count; i += 8) most = _mm512_max_pd(most, _mm512_loadu_pd(x + i));
+    most = _mm512_set1_pd(oscar__fold_avx512(1, most));
+    for (i = 0; i < count; i += 8) {
+        one = oscar__exp_avx512(_mm512_sub_pd(_mm512_loadu_pd(x + i), most));
+        _mm512_storeu_pd(x + i, one);
+        sum = _mm512_add_pd(sum, one);
+    }
+    return oscar__fold_avx512(0, sum);
+}
+
+OSCAR__AVX512 static double oscar__weigh_row_avx512(size_t count, double total, const double *x, double *sum)
+{
+    const __m512d none = _mm512_setzero_pd(), share = _mm512_set1_pd(1 / total);
+    __m512d added = none, p;
+    size_t i;
+    for (i = 0; i < count; i += 8) {
+        p = _mm512_mul_pd(_mm512_loadu_pd(x + i), share);
+        p = _mm512_max_pd(_mm512_fnmadd_pd(p, p, p), none);
+        _mm512_storeu_pd(sum + i, _mm512_add_pd(_mm512_loadu_pd(sum + i), p));
+        added = _mm512_add_pd(added, p);
+    }
+    return oscar__fold_avx512(0, added);
+}
 
 /* -- attention -- */
 
@@ -10381,16 +11158,25 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
 /* == 3.21 WHICH INSTRUCTION SET == */
 
 static const oscar__kernels oscar__scalar_kernels = {
-    OSCAR_ISA_SCALAR, oscar__fwht_row, NULL
+    OSCAR_ISA_SCALAR, oscar__fwht_row,
+    oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles,
+    oscar__add_row_sum, oscar__add_tile, oscar__widen, oscar__weigh_copy, oscar__turn_halves,
+    oscar__exp_row, oscar__weigh_row, NULL
 };
 #if defined(OSCAR__HAS_AVX2)
 static const oscar__kernels oscar__avx2_kernels = {
-    OSCAR_ISA_AVX2, oscar__fwht_row, &oscar__attend_avx2
+    OSCAR_ISA_AVX2, oscar__fwht_row,
+    oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2, oscar__eigh_angles_avx2,
+    oscar__add_row_sum_avx2, oscar__add_tile_avx2, oscar__widen_avx2, oscar__weigh_copy_avx2,
+    oscar__turn_halves_avx2, oscar__exp_row_avx2, oscar__weigh_row_avx2, &oscar__attend_avx2
 };
 #endif
 #if defined(OSCAR__HAS_AVX512)
 static const oscar__kernels oscar__avx512_kernels = {
-    OSCAR_ISA_AVX512, oscar__fwht_row, &oscar__attend_avx512
+    OSCAR_ISA_AVX512, oscar__fwht_row,
+    oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,
+    oscar__add_row_sum_avx512, oscar__add_tile_avx512, oscar__widen_avx512, oscar__weigh_copy_avx512,
+    oscar__turn_halves_avx512, oscar__exp_row_avx512, oscar__weigh_row_avx512, &oscar__attend_avx512
 };
 #endif
 
