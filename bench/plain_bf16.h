@@ -27,13 +27,11 @@ typedef struct plain_state {
 } plain_state;
 
 /* What the bench uses of one vector width.
-     attend  one KV head over all its pages; q is already scaled; pages points at the head's part of the first page
-     read    OR of all words */
+     attend  one KV head over all its pages; q is already scaled; pages points at the head's part of the first page */
 typedef struct plain_kernel {
     const char *name;
     void (*attend)(const unsigned char *pages, size_t page_bytes, int page_count, const plain_half *q,
                    plain_state *state);
-    uint64_t (*read)(const void *data, size_t bytes);
 } plain_kernel;
 
 #if defined(__clang__)
@@ -167,25 +165,6 @@ PLAIN_INLINE void PLAIN(values)(const unsigned char *v, const unsigned char *nex
                 memcpy(o[a].odd + i + b * PLAIN_LANES, &odd[a][b], sizeof odd[a][b]);
             }
     }
-}
-
-/* OR of all words: the roof for attend. bytes: a multiple of 512. */
-PLAIN_TARGET PLAIN_FAST static uint64_t PLAIN(read)(const void *data, size_t bytes)
-{
-    const unsigned char *p = (const unsigned char *)data, *end = p + bytes;
-    PLAIN(words) sum[8], w;
-    uint64_t result[PLAIN_LANES / 2];
-    int l;
-    memset(sum, 0, sizeof sum);
-    for (; p < end; p += 8 * sizeof w)
-        for (l = 0; l < 8; l++) {
-            memcpy(&w, p + (size_t)l * sizeof w, sizeof w);
-            sum[l] |= w;
-        }
-    for (l = 1; l < 8; l++) sum[0] |= sum[l];
-    memcpy(result, &sum[0], sizeof result);
-    for (l = 1; l < PLAIN_LANES / 2; l++) result[0] |= result[l];
-    return result[0];
 }
 
 PLAIN_TARGET PLAIN_FAST static void PLAIN(attend)(const unsigned char *pages, size_t page_bytes, int page_count,
