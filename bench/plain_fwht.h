@@ -12,15 +12,19 @@
 #define PLAIN_FWHT __attribute__((target("avx")))
 #define PLAIN_FWHT_INLINE PLAIN_FWHT static inline __attribute__((always_inline))
 
-/* The passes with strides 1, 2, 4 within a vector: x shuffled, plus x with the sign of the lower half of each pair. */
+/* The passes with strides 1, 2, 4 within a vector: both elements of each pair are spread over the pair, the second one
+   with a minus where it is subtracted. (A shuffle of x and x with the sign of half of it would take fewer steps.) */
 PLAIN_FWHT_INLINE __m256 plain_fwht_within(__m256 x)
 {
-    const __m256 sign1 = _mm256_setr_ps(0, -0.0f, 0, -0.0f, 0, -0.0f, 0, -0.0f);
-    const __m256 sign2 = _mm256_setr_ps(0, 0, -0.0f, -0.0f, 0, 0, -0.0f, -0.0f);
-    const __m256 sign4 = _mm256_setr_ps(0, 0, 0, 0, -0.0f, -0.0f, -0.0f, -0.0f);
-    x = _mm256_add_ps(_mm256_permute_ps(x, 0xb1), _mm256_xor_ps(x, sign1));
-    x = _mm256_add_ps(_mm256_permute_ps(x, 0x4e), _mm256_xor_ps(x, sign2));
-    return _mm256_add_ps(_mm256_permute2f128_ps(x, x, 1), _mm256_xor_ps(x, sign4));
+    const __m256 zero = _mm256_setzero_ps();
+    __m256 first = _mm256_permute_ps(x, 0xa0), second = _mm256_permute_ps(x, 0xf5);
+    x = _mm256_addsub_ps(first, _mm256_sub_ps(zero, second));
+    first = _mm256_permute_ps(x, 0x44);
+    second = _mm256_permute_ps(x, 0xee);
+    x = _mm256_add_ps(first, _mm256_blend_ps(second, _mm256_sub_ps(zero, second), 0xcc));
+    first = _mm256_permute2f128_ps(x, x, 0x00);
+    second = _mm256_permute2f128_ps(x, _mm256_sub_ps(zero, x), 0x31);
+    return _mm256_add_ps(first, second);
 }
 
 PLAIN_FWHT_INLINE void plain_fwht_butterfly(__m256 *a, __m256 *b)
