@@ -403,7 +403,8 @@ static void check_step(setup *s, step_job *jobs, int job_count)
         if (kinds[0]) bench_close(worst_exact[isa], 0.75, isa, "%s, INT2 against double over exact rows", s->label);
         relerr[isa] = larger(relerr[isa], worst[0][isa]);
     }
-    if (kinds[2]) bench_close(worst[2][OSCAR_ISA_AUTO], 1e-4, OSCAR_ISA_AUTO, "%s, BF16 plain against double", s->label);
+    if (kinds[2])
+        bench_close(worst[2][OSCAR_ISA_AUTO], 1e-4, OSCAR_ISA_AUTO, "%s, BF16 plain against double", s->label);
 }
 
 enum { CHECK_PAGES = 4, CHECK_TOKENS = CHECK_PAGES * PAGE };
@@ -600,7 +601,8 @@ static void print_threads(const setup *s, const bench_table *table, oscar_isa is
                  threads, end);
     if (isa != bench.best) return;
     bench_figure(isa, int2->bytes / int2->units, "B", "attend.bytes_per_token_head.%s.%dt%s", s->label, threads, end);
-    bench_figure(isa, read->bytes / read->median / 1e9, "GB/s", "attend.read_gb_per_s.%s.%dt%s", s->label, threads, end);
+    bench_figure(isa, read->bytes / read->median / 1e9, "GB/s", "attend.read_gb_per_s.%s.%dt%s", s->label, threads,
+                 end);
 }
 
 static void print_figures(const setup *s, const bench_table *table)
@@ -651,8 +653,8 @@ static void measure(const setup *pattern, int tokens, int layers, int sequences)
 
 /* == SEVERAL QUERY TOKENS AT ONCE == */
 
-/* The last 1, 2, 4, 8 tokens of a sequence attend in one call, as drafts of speculative decoding do: rows and heads of a
-   group go over the pages together. The last PAGE tokens are exact rows, so that each query sees all of the pages. */
+/* The last 1, 2, 4, 8 tokens of a sequence attend in one call, as drafts of speculative decoding do: rows and heads of
+   a group go over the pages together. The last PAGE tokens are exact rows, so that each query sees all of the pages. */
 static void measure_queries(const setup *pattern, int tokens, int layers)
 {
     static const int counts[4] = { 1, 2, 4, 8 };

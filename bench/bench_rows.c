@@ -157,8 +157,8 @@ static void measure_transforms(const rows_job *pattern)
         bench_add(&table, rows_case(run_textbook_rotate, job, bytes, "textbook dense"));
     }
     bench_time(&table, 2e-3);
-    printf("\nTransforms: time, bytes read and written, for one row; baselines: textbook loops of this file, the method of "
-           "FFHT, memcpy\n");
+    printf("\nTransforms: time, bytes read and written, for one row; baselines: textbook loops of this file, the "
+           "method of FFHT, memcpy\n");
     bench_print(&table, 1e9, "ns");
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
         for (s = 0; s < 4; s++) {
