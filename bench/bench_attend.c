@@ -9,8 +9,8 @@
      BF16 plain   the baseline of this bench (plain_bf16.h): float, no library, for the widest vectors of the machine
      read         reading the bytes of the BF16 pages once: what memory gives (bandwidth.h)
    Both caches hold all tokens in pages (no windows); with --windows they keep 64 + 256 exact rows, and figures end in
-   `.windows`. int2_over_bf16 is the time of the faster BF16 over that of INT2; int2_over_bf16_at_4gbs is what that would
-   be where each core gets 4 GB/s, as on a loaded server with many cores: a side takes its time here or that of its
+   `.windows`. int2_over_bf16 is the time of the faster BF16 over that of INT2; int2_over_bf16_at_4gbs is what that
+   would be where each core gets 4 GB/s, as on a loaded server with many cores: a side takes its time here or that of its
    bytes, whichever is longer. Then 64 sequences of 512 tokens at once (`512x64`), and several query tokens at once.
 
    Before timing: bytes and attention of some pages against the plain reading in tests/reference.h; then, of the caches
@@ -292,8 +292,8 @@ static void reference_add(reference_head *heads, const float *query, const float
     }
 }
 
-/* Attention of the first `tokens` tokens of a sequence in a layer, in double over the rows that the cache holds; of BF16
-   over the rows that went in, rounded by the plain reading. query: [Q_HEADS][DIM]; o alike */
+/* Attention of the first `tokens` tokens of a sequence in a layer, in double over the rows that the cache holds; of
+   BF16 over the rows that went in, rounded by the plain reading. query: [Q_HEADS][DIM]; o alike */
 static void reference_layer(const setup *s, const subject *from, int layer, int sequence, int tokens,
                             const float *query, double *o)
 {
@@ -744,32 +744,40 @@ static void measure_word(const setup *pattern, const char *word)
     measure(pattern, (int)tokens, (int)layers, 1);
 }
 
+/* Rows and queries of all cases. query: room for QUERY_ROWS of them. */
+static void source_rows(setup *out, float *query)
+{
+    int t, h, i;
+    memset(out, 0, sizeof *out);
+    out->plain = plain_choose();
+    printf("# baseline  BF16 plain and read, %s\n", out->plain.name);
+    out->k = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
+    out->v = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
+    out->q = query;
+    bench_normal(1, SOURCE * TOKEN, out->k);
+    bench_normal(2, SOURCE * TOKEN, out->v);
+    bench_normal(3, QUERY_ROWS * OUT, query);
+    for (t = 0; t < SOURCE; t++)       /* keys have a mean: each head its own on every fourth channel */
+        for (h = 0; h < KV_HEADS; h++)
+            for (i = 0; i < DIM; i += 4) out->k[(t * KV_HEADS + h) * DIM + i] += (float)((h + i) % 5 - 2) * 0.5f;
+}
+
 #ifndef BENCH_ATTEND_NO_MAIN   /* bench/peer_ggml.c measures with the same caches */
 int main(int argc, char **argv)
 {
     static const char *const quick[] = { "4k:4", "16k:1" }, *const full[] = { "4k:1", "4k:32", "32k:6", "128k:3" };
     static float query[QUERY_ROWS * OUT];
     setup pattern;
-    int i, t, h;
+    int i, windows = 0;
     oscar_isa isa;
-    memset(&pattern, 0, sizeof pattern);
     for (i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--windows")) {
-            pattern.windows = 1;
+            windows = 1;
             for (argc--; i < argc; i++) argv[i] = argv[i + 1];
         }
     bench_begin("bench_attend", "[--full] [--windows] [TOKENS:LAYERS ...]", argc, argv);
-    pattern.plain = plain_choose();
-    printf("# baseline  BF16 plain and read, %s\n", pattern.plain.name);
-    pattern.k = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
-    pattern.v = (float *)bench_alloc(SOURCE * TOKEN * sizeof(float));
-    pattern.q = query;
-    bench_normal(1, SOURCE * TOKEN, pattern.k);
-    bench_normal(2, SOURCE * TOKEN, pattern.v);
-    bench_normal(3, QUERY_ROWS * OUT, query);
-    for (t = 0; t < SOURCE; t++)       /* keys have a mean: each head its own on every fourth channel */
-        for (h = 0; h < KV_HEADS; h++)
-            for (i = 0; i < DIM; i += 4) pattern.k[(t * KV_HEADS + h) * DIM + i] += (float)((h + i) % 5 - 2) * 0.5f;
+    source_rows(&pattern, query);
+    pattern.windows = windows;
     check_pages(&pattern);
     for (i = 0; i < bench.word_count; i++) measure_word(&pattern, bench.words[i]);
     if (!bench.word_count && bench.full) for (i = 0; i < 4; i++) measure_word(&pattern, full[i]);
