@@ -13,7 +13,7 @@ static const size_t KIB = 1024, EACH = 2048;      /* up to EACH KiB each thread 
 
 static void size_name(size_t kib, char name[16])
 {
-    if (kib % 1024 || kib == 0) (void)snprintf(name, 16, "%dKiB", (int)kib);
+    if (kib % 1024) (void)snprintf(name, 16, "%dKiB", (int)kib);
     else if (kib % (1024 * 1024)) (void)snprintf(name, 16, "%dMiB", (int)(kib / 1024));
     else (void)snprintf(name, 16, "%dGiB", (int)(kib / 1024 / 1024));
 }

@@ -4,9 +4,9 @@
        graded    the same with channels scaled by 10^0 to 10^-6 in random order: eigenvalues over 12 decades
 
    Before timing: orthogonality max |V^T V - I|, residual max |A V - V W| / |A|, and eigenvalues, relative, against a
-   two-sided Jacobi of this file in long double. Peers, on the same matrices, from liblapack.so.3, or the library that
-   the environment's BENCH_LAPACK names, if there is one: dgesvj, LAPACK's one-sided Jacobi, and dsyevd, its divide and
-   conquer, which is faster and loses small eigenvalues. */
+   two-sided Jacobi of this file in long double. Peers on the same matrices, from liblapack.so.3 or from the OpenBLAS
+   that the environment's BENCH_LAPACK names, if there is one: dgesvj, LAPACK's one-sided Jacobi, and dsyevd, its divide
+   and conquer, which is faster and loses small eigenvalues. */
 #include "bench.h"
 #include "../tests/jacobi.h"
 
@@ -158,7 +158,7 @@ static void find_lapack(void)
     void *library = dlopen(name ? name : "liblapack.so.3", RTLD_NOW), *symbol;
     if (name && !library) printf("# peer      %s\n", dlerror());
     if (!library) return;
-    printf("# peer      LAPACK from %s\n", name ? "BENCH_LAPACK" : "liblapack.so.3");
+    printf("# peer      LAPACK of %s\n", name ? "OpenBLAS" : "liblapack.so.3");
     symbol = dlsym(library, "dgesvj_");
     memcpy(&dgesvj, &symbol, sizeof dgesvj);   /* ISO C has no cast from void * to a function pointer */
     symbol = dlsym(library, "dsyevd_");
@@ -184,8 +184,9 @@ static void print_figures(const bench_table *table)
         for (size = 0; size < SIZES && have(who); size++)
             for (kind = 0; kind < KINDS; kind++)
                 bench_figure(OSCAR_ISA_AUTO, find(table, who, kind, DIMS[size])->median
-                                             / find(table, OURS, kind, DIMS[size])->median, "1", "eigh.D%d.%sover_%s",
-                             DIMS[size], kind ? "graded." : "", SOLVER_NAMES[who]);
+                                             / find(table, OURS, kind, DIMS[size])->median, "1", "eigh.D%d.%sover_%s%s",
+                             DIMS[size], kind ? "graded." : "", getenv("BENCH_LAPACK") ? "openblas_" : "",
+                             SOLVER_NAMES[who]);
     }
 }
 

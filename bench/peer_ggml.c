@@ -296,15 +296,16 @@ static void compare_append(const setup *s)
         bench_add(&table, c);
     }
     bench_time(&table, 2e-3);
-    printf("\nAppend of one token, K and V, %d heads x %d: ours through the cache, windows and pages included; ggml: the "
-           "row quantiser alone\n", KV_HEADS, DIM);
+    printf("\nAppend of one token, K and V, %d heads x %d: ours through the cache, windows and pages included; ggml: "
+           "the row quantiser alone\n", KV_HEADS, DIM);
     bench_print(&table, 1e6, "us");
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
         for (i = 0; i < TYPES; i++) {
             double theirs = bench_find(&table, OSCAR_ISA_AUTO, "%s", types[i].name)->median;
-            bench_figure(isa, theirs / bench_find(&table, isa, "%s", names[0])->median, "1", "append.over_%s", slugs[i]);
-            bench_figure(isa, theirs / bench_find(&table, isa, "%s", names[1])->median, "1", "append.clip_off.over_%s",
-                         slugs[i]);
+            double ours = bench_find(&table, isa, "%s", names[0])->median;
+            double clip_off = bench_find(&table, isa, "%s", names[1])->median;
+            bench_figure(isa, theirs / ours, "1", "append.over_%s", slugs[i]);
+            bench_figure(isa, theirs / clip_off, "1", "append.clip_off.over_%s", slugs[i]);
         }
     for (i = 0; i < SETTINGS; i++) oscar_cache_destroy(appends[i].cache);
     for (i = 0; i < TYPES; i++)
