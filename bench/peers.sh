@@ -8,7 +8,7 @@
 #     numpy      PyPI's NumPy: eigh, product with a matrix                                        bench/peer_numpy.py
 #
 # Everything goes to build/peers and nothing is installed; what is there already is not fetched again. What cannot be
-# fetched or built is skipped by name. Output: build/bench/peer_*.log; bench/report.c puts the figures into results.md.
+# fetched or built is skipped by name. ggml is built once. Output: build/bench/peer_*.log; bench/report.c puts the figures into results.md.
 set -u
 cc=${CC:-cc}
 cxx=${CXX:-c++}
@@ -54,8 +54,10 @@ ggml_fetch()
 # As ggml builds itself for one machine: -O3 -march=native, OpenMP.
 ggml_build()
 {
+    [ ! -f "$ggml/build/src/libggml-cpu.a" ] || return 0
     cmake -S "$ggml" -B "$ggml/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON \
-        -DGGML_CCACHE=OFF -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" &&
+        -DGGML_CCACHE=OFF -DGGML_BUILD_TESTS=OFF -DGGML_BUILD_EXAMPLES=OFF \
+        -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" &&
     cmake --build "$ggml/build" -j1 --target ggml-cpu
 }
 

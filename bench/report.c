@@ -58,25 +58,26 @@ static void read_log(const char *path)
 
 /* == TABLES == */
 
-/* Which word of a name is the column: the second; the last; the one like D128; none. */
-typedef enum column { SECOND, LAST, DIMENSION, NONE } column;
+/* Which word of a name is the column: the second (the third where the second is `bf16`); the last; the one like D128;
+   the instruction set at the end. */
+typedef enum column { SECOND, LAST, DIMENSION, ISA } column;
 
 /* Figures whose names start with one of the prefixes, which are separated by blanks. */
 typedef struct subject { const char *title, *prefixes; column column; } subject;
 
 static const subject subjects[] = {
-    { "Machine", "machine.", NONE },
+    { "Machine", "machine.", ISA },
     { "Bandwidth of reading", "bandwidth.", LAST },
     { "Decode attention beside peers", "attend.over_", LAST },
     { "Decode attention of one token", "attend.int2_over_ attend.ns_per attend.cycles_per attend.bytes_per "
                                        "attend.bf16_ns attend.bf16_cycles attend.bf16. attend.read", SECOND },
-    { "Decode attention, other figures", "attend.", NONE },
+    { "Decode attention, other figures", "attend.", ISA },
     { "Transforms", "fwht. rotate.", DIMENSION },
     { "Row codec", "encode. decode.", DIMENSION },
-    { "Append of one token", "append.", NONE },
-    { "Calibration", "calib.", NONE },
+    { "Append of one token", "append.", ISA },
+    { "Calibration", "calib.", ISA },
     { "Eigensolver", "eigh.", DIMENSION },
-    { "Others", "", NONE },
+    { "Others", "", ISA },
 };
 
 static int starts_with_one(const char *name, const char *prefixes)
@@ -92,30 +93,56 @@ static int starts_with_one(const char *name, const char *prefixes)
     return 0;
 }
 
+static int is_isa(const char *word)
+{
+    static const char *const names[] = { "scalar", "avx2", "avx512", "amx", "neon" };
+    size_t i;
+    for (i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (!strcmp(word, names[i])) return 1;
+    return 0;
+}
+
+/* Whether a unit is a word of the text already, as in `encode.ns` and `ns_per_token`. */
+static int names_unit(const char *text, const char *unit)
+{
+    const char *at = text;
+    size_t length = strlen(unit);
+    while ((at = strstr(at, unit)) != NULL) {
+        if ((at == text || strchr("._", at[-1])) && strchr("._", at[length])) return 1;   /* or at[length] is 0 */
+        at++;
+    }
+    return 0;
+}
+
+static int is_column(column which, int index, const char *word, const char *next, const char *before)
+{
+    if (which == SECOND) return (index == 1 && strcmp(word, "bf16")) || (index == 2 && !strcmp(before, "bf16"));
+    if (which == LAST) return !next;
+    if (which == ISA) return !next && is_isa(word);
+    return word[0] == 'D' && word[1] >= '0' && word[1] <= '9';
+}
+
 /* Splits a name into the word that is the column, with the unit where a column has one, and the rest. */
 static void split(const figure *f, column which, char row[LABEL], char head[LABEL])
 {
-    char copy[NAME], *word, *next;
+    char copy[NAME], *word, *next, *before = copy;
     int index = 0, taken = 0;
     size_t used = 0;
     memcpy(copy, f->name, NAME);
     row[0] = head[0] = 0;
-    for (word = copy; word; word = next, index++) {
-        int is;
+    for (word = copy; word; before = word, word = next, index++) {
         next = strchr(word, '.');
         if (next) *next++ = 0;
-        is = which == SECOND ? index == 1 : which == LAST ? !next
-             : which == DIMENSION && word[0] == 'D' && word[1] >= '0' && word[1] <= '9';
-        if (is && !taken) {
+        if (!taken && is_column(which, index, word, next, before)) {
             taken = 1;
             (void)snprintf(head, LABEL, "%s", word);
-        } else if (which != SECOND || index) {
+        } else if (which != SECOND || taken) {
             used += (size_t)snprintf(row + used, LABEL - used, "%s%s", used ? "." : "", word);
         }
     }
-    if (!taken) (void)snprintf(head, LABEL, "value");
-    if (!strcmp(f->unit, "1")) return;
+    if (!taken) (void)snprintf(head, LABEL, which == ISA ? "by itself" : "value");
     word = which == SECOND ? head : row;
+    if (!strcmp(f->unit, "1") || names_unit(word, f->unit)) return;
     used = strlen(word);
     (void)snprintf(word + used, LABEL - used, ", %s", f->unit);
 }
@@ -156,7 +183,7 @@ static void write_table(FILE *out, const subject *s)
     for (r = 0; r < row_count; r++) {
         fprintf(out, "\n| %s |", rows[r]);
         for (h = 0; h < head_count; h++) {
-            if (cells[r][h]) fprintf(out, " %.4g |", cells[r][h]->value);
+            if (cells[r][h]) fprintf(out, fabs(cells[r][h]->value) < 1000 ? " %.4g |" : " %.0f |", cells[r][h]->value);
             else fprintf(out, " |");
         }
     }
@@ -255,7 +282,7 @@ static void draw_roofs(FILE *f)
     char text[64];
     draw_bandwidth(f, "bandwidth.2GiB.1t", "memory", fma ? fma->value : 0);
     draw_bandwidth(f, "bandwidth.4GiB.1t", "memory", fma ? fma->value : 0);
-    draw_bandwidth(f, "bandwidth.1MiB.1t", "second cache", fma ? fma->value : 0);
+    draw_bandwidth(f, "bandwidth.8MiB.1t", "third cache", fma ? fma->value : 0);
     if (!fma) return;
     draw_line(f, LEFT, y_of(fma->value), RIGHT, y_of(fma->value), roof);
     (void)snprintf(text, sizeof text, "multiply-adds in float %.3g GFLOP/s", fma->value);
