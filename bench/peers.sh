@@ -7,8 +7,8 @@
 #     openblas   Debian's OpenBLAS, dgesvj and dsyevd                                             bench/bench_eigh.c
 #     numpy      PyPI's NumPy: eigh, product with a matrix                                        bench/peer_numpy.py
 #
-# Everything goes to build/peers and nothing is installed; what is there already is not fetched again. What cannot be
-# fetched or built is skipped by name. ggml is built once. Output: build/bench/peer_*.log; bench/report.c puts the figures into results.md.
+# Everything goes to build/peers and nothing is installed; what is there already is not fetched or built again. What
+# cannot be had is skipped by name. Output: build/bench/peer_*.log, whose figures bench/report.c puts into results.md.
 set -u
 cc=${CC:-cc}
 cxx=${CXX:-c++}
