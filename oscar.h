@@ -1664,8 +1664,8 @@ OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, osca
        c = (h + |d|) / r     s = sign(d) w / r     x' = c x - s y     y' = c y + s x     a' = a - t g     b' = b + t g
 
    and by a quarter turn more, (c, s) <- (s, -c), where that leaves the longer one of both as x: rows in descending
-   order need fewer rotations (de Rijk 1989). Rotations go in rounds of four disjoint pairs; turning the rows of one round
-   makes the products of the next one on the way, while they are in registers. */
+   order need fewer rotations (de Rijk 1989). Rotations go in rounds of four disjoint pairs; turning the rows of one
+   round makes the products of the next one on the way, while they are in registers. */
 
 enum {
     OSCAR__EIGH_MAX = 4096,
@@ -2008,8 +2008,8 @@ static int oscar__eigh_block(oscar__eigh *e, size_t x)
     return turned | oscar__eigh_squares(e, 1, &x, &half);
 }
 
-/* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns, with others,
-   by its tangent times such cosines; where all of them were below coarse, n such products are below the tolerance, and
+/* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns, with
+   others, by its tangent times such cosines; where all of them were below coarse, n such products are below the tolerance, and
    the sweep that would only look is saved. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
 static int oscar__eigh_jacobi(oscar__eigh *e)
 {
