@@ -2009,8 +2009,8 @@ static int oscar__eigh_block(oscar__eigh *e, size_t x)
 }
 
 /* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns, with
-   others, by its tangent times such cosines; where all of them were below coarse, n such products are below the tolerance, and
-   the sweep that would only look is saved. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
+   others, by its tangent times such cosines; where all of them were below coarse, n such products are below the
+   tolerance, and the sweep that would only look is saved. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
 static int oscar__eigh_jacobi(oscar__eigh *e)
 {
     size_t count = oscar__align_up((size_t)e->rank, OSCAR__EIGH_BLOCK), x, y, i;
