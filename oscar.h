@@ -1160,8 +1160,8 @@ typedef struct oscar__encoder oscar__encoder;   /* 3.11 */
 /* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects. Where n
    is a size_t it is a multiple of 16; so are n of sum_products and every dim.
 
-     load          n numbers of a type as floats (3.3); store: as a type, none a NaN
-     round_to      x, rounded to what a type holds (3.3). x: [n]
+     load          n numbers of a type as floats (3.3); store: floats as a type, none a NaN
+     load_rounded  the same, rounded to what another type holds
      finite        whether all of x is (3.3). x: [n]
      fwht          x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
      butterfly     x = H x
@@ -1177,7 +1177,7 @@ typedef struct oscar__kernels {
     oscar_isa isa;
     void (*load)(oscar_type type, const void *in, size_t n, float *out);
     void (*store)(oscar_type type, const float *in, size_t n, void *out);
-    void (*round_to)(oscar_type type, float *x, size_t n);
+    void (*load_rounded)(oscar_type type, const void *in, oscar_type to, size_t n, float *out);
     int (*finite)(const float *x, size_t n);
     void (*fwht)(int n, float *x);
     void (*butterfly)(int n, float *x);
@@ -1501,6 +1501,12 @@ static void oscar__round_to(oscar_type type, float *x, size_t count)
     oscar__load_in_place(type, x, count);
 }
 
+static void oscar__load_rounded(oscar_type type, const void *in, oscar_type to, size_t count, float *out)
+{
+    oscar__load(type, in, count, out);
+    oscar__round_to(to, out, count);
+}
+
 /* Stores x, clamped to the largest finite value of the type first. Changes x. */
 static void oscar__store_saturated(oscar_type type, float *x, size_t count, void *out)
 {
@@ -1535,6 +1541,14 @@ static const void *oscar__view_at(const oscar_view *view, int heads, int dim, in
 static void oscar__view_row(const oscar_view *view, int heads, int dim, int64_t token, int head, float *out)
 {
     oscar__kernels_now()->load(view->type, oscar__view_at(view, heads, dim, token, head), (size_t)dim, out);
+}
+
+/* Rounded to what `type` holds. */
+static void oscar__view_row_rounded(const oscar_view *view, oscar_type type, int heads, int dim, int64_t token,
+                                    int head, float *out)
+{
+    const void *row = oscar__view_at(view, heads, dim, token, head);
+    oscar__kernels_now()->load_rounded(view->type, row, type, (size_t)dim, out);
 }
 
 static void *oscar__out_at(const oscar_out *out, int heads, int dim, int64_t token, int head)
@@ -6380,8 +6394,7 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
             oscar_result result;
             for (t = 0; t < layout->page_tokens; t++) {
                 float *x = rows + (size_t)t * (size_t)dim;
-                oscar__view_row(view, layout->layer.kv_heads, dim, t, h, x);
-                oscar__kernels_now()->round_to(layout->window_type, x, (size_t)dim);
+                oscar__view_row_rounded(view, layout->window_type, layout->layer.kv_heads, dim, t, h, x);
             }
             result = oscar__page_put(layout, !side, h, OSCAR__REFUSE, rows, image);
             if (result) return result;
@@ -8239,8 +8252,8 @@ static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, c
                     kernels->load(s->layout.window_type, oscar__window_row(cache, s, slot, !side, h, position),
                                   (size_t)dim, x);
                 } else {
-                    oscar__view_row(side ? v : k, l->kv_heads, dim, chunk_row + position - fresh, h, x);
-                    kernels->round_to(s->layout.window_type, x, (size_t)dim);
+                    oscar__view_row_rounded(side ? v : k, s->layout.window_type, l->kv_heads, dim,
+                                            chunk_row + position - fresh, h, x);
                 }
             }
             result = oscar__page_put(&s->layout, !side, h, OSCAR__SATURATE, cache->rows, page);
@@ -8406,8 +8419,7 @@ static oscar_result oscar__append_rows_check(const oscar_cache *cache, int layer
         double norm = pair.norm > 0 && !(!is_k && l->layer.v_folded) ? (double)pair.norm : 1, length;
         for (r = 0; r < b->rows; r++) {
             float x[OSCAR__DIM_MAX];
-            oscar__view_row(view, l->layer.kv_heads, dim, b->row + r, h, x);
-            kernels->round_to(l->window_type, x, (size_t)dim);
+            oscar__view_row_rounded(view, l->window_type, l->layer.kv_heads, dim, b->row + r, h, x);
             if (!kernels->finite(x, (size_t)dim))
                 return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
                                    "layer %i, slot %i, row %I of the batch, KV head %i: %s holds NaN, infinity or a "
@@ -9111,6 +9123,13 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__put_bf16_avx2(unsigned char *p, __m256 x)
     _mm_storeu_si128((__m128i *)(void *)p, packed);
 }
 
+/* Four channels of every fourth row. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__part_rows_avx2(const float *const *rows, int c)
+{
+    __m256 x = _mm256_castps128_ps256(_mm_loadu_ps(rows[0] + c));
+    return _mm256_insertf128_ps(x, _mm_loadu_ps(rows[4] + c), 1);
+}
+
 
 OSCAR__INLINE OSCAR__AVX2 __m256 oscar__abs_avx2(__m256 x)
 {
@@ -9144,15 +9163,6 @@ OSCAR__INLINE OSCAR__AVX2 __m256 oscar__round_bf16_avx2(__m256 x)
     return _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(-0x10000)));
 }
 
-static OSCAR__AVX2 void oscar__round_to_avx2(oscar_type type, float *x, size_t n)
-{
-    size_t i;
-    if (type == OSCAR_BF16)
-        for (i = 0; i < n; i += 8) _mm256_storeu_ps(x + i, oscar__round_bf16_avx2(_mm256_loadu_ps(x + i)));
-    if (type == OSCAR_F16)
-        for (i = 0; i < n; i += 8) _mm256_storeu_ps(x + i, oscar__round_f16_avx2(_mm256_loadu_ps(x + i)));
-}
-
 static OSCAR__AVX2 void oscar__load_avx2(oscar_type type, const void *in, size_t n, float *out)
 {
     const unsigned char *p = (const unsigned char *)in;
@@ -9162,6 +9172,18 @@ static OSCAR__AVX2 void oscar__load_avx2(oscar_type type, const void *in, size_t
         for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__widen_bf16_avx2(p + 2 * i));
     if (type == OSCAR_F16)
         for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__widen_f16_avx2(p + 2 * i));
+}
+
+static OSCAR__AVX2 void oscar__load_rounded_avx2(oscar_type type, const void *in, oscar_type to, size_t n, float *out)
+{
+    const float *x = (const float *)in;
+    size_t i;
+    if (oscar__type_size(to) == 4 || type == to) { oscar__load_avx2(type, in, n, out); return; }
+    if (oscar__type_size(type) == 2) { oscar__load_avx2(type, in, n, out); x = out; }
+    if (to == OSCAR_BF16)
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__round_bf16_avx2(_mm256_loadu_ps(x + i)));
+    else
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__round_f16_avx2(_mm256_loadu_ps(x + i)));
 }
 
 static OSCAR__AVX2 void oscar__store_avx2(oscar_type type, const float *in, size_t n, void *out)
@@ -9317,7 +9339,7 @@ static OSCAR__AVX2 void oscar__butterfly_avx2(int n, float *x)
 #undef OSCAR__PAIRS4
 
 /* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
-   d are the rows. */
+   d are the rows. long: written out, so that the sums stay in registers. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__rotate_panel_avx2(int width, int n, const float *m, const float *const *x,
                                                         float *const *out)
 {
@@ -9439,15 +9461,10 @@ static OSCAR__AVX2 void oscar__mean_levels_avx2(int dim, const float *z, float s
 /* Four channels of 8 rows, from rows [8][dim]. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__turn_four_avx2(const float *const *rows, int c, float *out)
 {
-    __m256 v[4], t0, t1, t2, t3;
-    int k;
-    for (k = 0; k < 4; k++)   /* the rows k, 4 + k */
-        v[k] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(rows[k] + c)),
-                                    _mm_loadu_ps(rows[4 + k] + c), 1);
-    t0 = _mm256_unpacklo_ps(v[0], v[1]);
-    t1 = _mm256_unpackhi_ps(v[0], v[1]);
-    t2 = _mm256_unpacklo_ps(v[2], v[3]);
-    t3 = _mm256_unpackhi_ps(v[2], v[3]);
+    __m256 a = oscar__part_rows_avx2(rows, c), b = oscar__part_rows_avx2(rows + 1, c);
+    __m256 d = oscar__part_rows_avx2(rows + 2, c), e = oscar__part_rows_avx2(rows + 3, c);
+    __m256 t0 = _mm256_unpacklo_ps(a, b), t1 = _mm256_unpackhi_ps(a, b);
+    __m256 t2 = _mm256_unpacklo_ps(d, e), t3 = _mm256_unpackhi_ps(d, e);
     _mm256_storeu_ps(out, _mm256_shuffle_ps(t0, t2, 0x44));
     _mm256_storeu_ps(out + OSCAR__TILE, _mm256_shuffle_ps(t0, t2, 0xee));
     _mm256_storeu_ps(out + 2 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0x44));
@@ -9601,9 +9618,9 @@ static OSCAR__AVX2 void oscar__clamp_avx2(int dim, int rank, float *x, float *ma
     *guess = _mm256_castps_si256(tau);
 }
 
-/* CLIP, codes of one group of n channels from rounded scale and minimum. */
-static OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo,
-                                               unsigned char *codes)
+/* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo,
+                                                      unsigned char *codes)
 {
     const __m256 positive = oscar__less_avx2(_mm256_setzero_ps(), s);
     const __m256i none = _mm256_setzero_si256();
@@ -9648,7 +9665,8 @@ static OSCAR__AVX2 void oscar__fit_clip_avx2(const oscar__encoder *e, oscar__til
     lo = oscar__metadata_lanes_avx2(e, tile, lane, lo);
     _mm256_storeu_ps(tile->scale + at, s);
     _mm256_storeu_ps(tile->minimum + at, lo);
-    oscar__clip_codes_avx2(n, e->codec->bits, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    if (e->codec->bits == 2) oscar__clip_codes_avx2(n, 2, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    else oscar__clip_codes_avx2(n, 4, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
 }
 
 /* UNBIASED, 2 bits: S(x, u) and S(u, u) of the four steps t. |u| is 1.5 where x >= t or x < -t, else 0.5: an integer
@@ -9725,9 +9743,9 @@ static OSCAR__AVX2 void oscar__try_steps4_avx2(int n, const float *x, const __m2
     }
 }
 
-/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. */
-static OSCAR__AVX2 void oscar__unbiased_codes_avx2(int n, int bits, const float *x, __m256 t, __m256 active,
-                                                   unsigned char *codes)
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__unbiased_codes_avx2(int n, int bits, const float *x, __m256 t, __m256 active,
+                                                          unsigned char *codes)
 {
     const __m256 zero = _mm256_setzero_ps(), minus = _mm256_sub_ps(zero, t), centre = _mm256_set1_ps(7.5f);
     const __m256i none = _mm256_setzero_si256();
@@ -9764,7 +9782,8 @@ static OSCAR__AVX2 __m256 oscar__fit_unbiased_avx2(int n, int bits, const float 
         best_xu = a ? oscar__pick_avx2(better, xu[a], best_xu) : xu[0];
         best_t = a ? oscar__pick_avx2(better, t[a], best_t) : t[0];
     }
-    oscar__unbiased_codes_avx2(n, bits, x, best_t, active, codes);
+    if (bits == 2) oscar__unbiased_codes_avx2(n, 2, x, best_t, active, codes);
+    else oscar__unbiased_codes_avx2(n, 4, x, best_t, active, codes);
     positive = oscar__both_avx2(active, oscar__less_avx2(zero, best_xu));
     scale = oscar__pick_avx2(positive, _mm256_div_ps(xx, oscar__pick_avx2(positive, best_xu, one)), zero);
     return oscar__pick_avx2(finite, scale, xx);
@@ -10168,6 +10187,15 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__put_bf16_avx512(unsigned char *p, __m512
     _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(halves));
 }
 
+/* Four channels of every fourth row. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__part_rows_avx512(const float *const *rows, int c)
+{
+    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(rows[0] + c));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[4] + c), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[8] + c), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps(rows[12] + c), 3);
+}
+
 
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__abs_avx512(__m512 x)
 {
@@ -10201,15 +10229,6 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__round_bf16_avx512(__m512 x)
     return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-0x10000)));
 }
 
-static OSCAR__AVX512 void oscar__round_to_avx512(oscar_type type, float *x, size_t n)
-{
-    size_t i;
-    if (type == OSCAR_BF16)
-        for (i = 0; i < n; i += 16) _mm512_storeu_ps(x + i, oscar__round_bf16_avx512(_mm512_loadu_ps(x + i)));
-    if (type == OSCAR_F16)
-        for (i = 0; i < n; i += 16) _mm512_storeu_ps(x + i, oscar__round_f16_avx512(_mm512_loadu_ps(x + i)));
-}
-
 static OSCAR__AVX512 void oscar__load_avx512(oscar_type type, const void *in, size_t n, float *out)
 {
     const unsigned char *p = (const unsigned char *)in;
@@ -10219,6 +10238,19 @@ static OSCAR__AVX512 void oscar__load_avx512(oscar_type type, const void *in, si
         for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__widen_bf16_avx512(p + 2 * i));
     if (type == OSCAR_F16)
         for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__widen_f16_avx512(p + 2 * i));
+}
+
+static OSCAR__AVX512 void oscar__load_rounded_avx512(oscar_type type, const void *in, oscar_type to, size_t n,
+                                                     float *out)
+{
+    const float *x = (const float *)in;
+    size_t i;
+    if (oscar__type_size(to) == 4 || type == to) { oscar__load_avx512(type, in, n, out); return; }
+    if (oscar__type_size(type) == 2) { oscar__load_avx512(type, in, n, out); x = out; }
+    if (to == OSCAR_BF16)
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__round_bf16_avx512(_mm512_loadu_ps(x + i)));
+    else
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__round_f16_avx512(_mm512_loadu_ps(x + i)));
 }
 
 static OSCAR__AVX512 void oscar__store_avx512(oscar_type type, const float *in, size_t n, void *out)
@@ -10375,7 +10407,7 @@ static OSCAR__AVX512 void oscar__butterfly_avx512(int n, float *x)
 #undef OSCAR__PAIRS4
 
 /* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
-   d are the rows. */
+   d are the rows. long: written out, so that the sums stay in registers. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__rotate_panel_avx512(int width, int n, const float *m, const float *const *x,
                                                             float *const *out)
 {
@@ -10524,18 +10556,10 @@ static OSCAR__AVX512 void oscar__mean_levels_avx512(int dim, const float *z, flo
 /* Four channels of 16 rows, from rows [16][dim]. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(const float *const *rows, int c, float *out)
 {
-    __m512 v[4], t0, t1, t2, t3;
-    int k;
-    for (k = 0; k < 4; k++) {   /* the rows k, 4 + k, 8 + k, 12 + k */
-        v[k] = _mm512_castps128_ps512(_mm_loadu_ps(rows[k] + c));
-        v[k] = _mm512_insertf32x4(v[k], _mm_loadu_ps(rows[4 + k] + c), 1);
-        v[k] = _mm512_insertf32x4(v[k], _mm_loadu_ps(rows[8 + k] + c), 2);
-        v[k] = _mm512_insertf32x4(v[k], _mm_loadu_ps(rows[12 + k] + c), 3);
-    }
-    t0 = _mm512_unpacklo_ps(v[0], v[1]);
-    t1 = _mm512_unpackhi_ps(v[0], v[1]);
-    t2 = _mm512_unpacklo_ps(v[2], v[3]);
-    t3 = _mm512_unpackhi_ps(v[2], v[3]);
+    __m512 a = oscar__part_rows_avx512(rows, c), b = oscar__part_rows_avx512(rows + 1, c);
+    __m512 d = oscar__part_rows_avx512(rows + 2, c), e = oscar__part_rows_avx512(rows + 3, c);
+    __m512 t0 = _mm512_unpacklo_ps(a, b), t1 = _mm512_unpackhi_ps(a, b);
+    __m512 t2 = _mm512_unpacklo_ps(d, e), t3 = _mm512_unpackhi_ps(d, e);
     _mm512_storeu_ps(out, _mm512_shuffle_ps(t0, t2, 0x44));
     _mm512_storeu_ps(out + OSCAR__TILE, _mm512_shuffle_ps(t0, t2, 0xee));
     _mm512_storeu_ps(out + 2 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0x44));
@@ -10690,9 +10714,9 @@ static OSCAR__AVX512 void oscar__clamp_avx512(int dim, int rank, float *x, float
     *guess = _mm512_castps_si512(tau);
 }
 
-/* CLIP, codes of one group of n channels from rounded scale and minimum. */
-static OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo,
-                                                   unsigned char *codes)
+/* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo,
+                                                          unsigned char *codes)
 {
     const __mmask16 positive = oscar__less_avx512(_mm512_setzero_ps(), s);
     const __m512i none = _mm512_setzero_si512();
@@ -10737,7 +10761,8 @@ static OSCAR__AVX512 void oscar__fit_clip_avx512(const oscar__encoder *e, oscar_
     lo = oscar__metadata_lanes_avx512(e, tile, lane, lo);
     _mm512_storeu_ps(tile->scale + at, s);
     _mm512_storeu_ps(tile->minimum + at, lo);
-    oscar__clip_codes_avx512(n, e->codec->bits, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    if (e->codec->bits == 2) oscar__clip_codes_avx512(n, 2, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    else oscar__clip_codes_avx512(n, 4, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
 }
 
 /* UNBIASED, 2 bits: S(x, u) and S(u, u) of the four steps t. |u| is 1.5 where x >= t or x < -t, else 0.5: an integer
@@ -10814,9 +10839,9 @@ static OSCAR__AVX512 void oscar__try_steps4_avx512(int n, const float *x, const 
     }
 }
 
-/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. */
-static OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t, __mmask16 active,
-                                                       unsigned char *codes)
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t,
+                                                              __mmask16 active, unsigned char *codes)
 {
     const __m512 zero = _mm512_setzero_ps(), minus = _mm512_sub_ps(zero, t), centre = _mm512_set1_ps(7.5f);
     const __m512i none = _mm512_setzero_si512();
@@ -10853,7 +10878,8 @@ static OSCAR__AVX512 __m512 oscar__fit_unbiased_avx512(int n, int bits, const fl
         best_xu = a ? oscar__pick_avx512(better, xu[a], best_xu) : xu[0];
         best_t = a ? oscar__pick_avx512(better, t[a], best_t) : t[0];
     }
-    oscar__unbiased_codes_avx512(n, bits, x, best_t, active, codes);
+    if (bits == 2) oscar__unbiased_codes_avx512(n, 2, x, best_t, active, codes);
+    else oscar__unbiased_codes_avx512(n, 4, x, best_t, active, codes);
     positive = oscar__both_avx512(active, oscar__less_avx512(zero, best_xu));
     scale = oscar__pick_avx512(positive, _mm512_div_ps(xx, oscar__pick_avx512(positive, best_xu, one)), zero);
     return oscar__pick_avx512(finite, scale, xx);
@@ -11104,7 +11130,7 @@ static OSCAR__AVX512 void oscar__encode_avx512(oscar__encoder *e, const float *r
 
 static const oscar__kernels oscar__scalar_kernels = {
     OSCAR_ISA_SCALAR,
-    oscar__load, oscar__store, oscar__round_to, oscar__finite,
+    oscar__load, oscar__store, oscar__load_rounded, oscar__finite,
     oscar__fwht_row, oscar__butterfly, oscar__rotate_rows, oscar__centre_row,
     oscar__sum_products, oscar__encode_rows, oscar__pack_tile, oscar__put_halves,
     oscar__mean_sum, oscar__mean_levels
@@ -11112,7 +11138,7 @@ static const oscar__kernels oscar__scalar_kernels = {
 #if defined(OSCAR__HAS_AVX2)
 static const oscar__kernels oscar__avx2_kernels = {
     OSCAR_ISA_AVX2,
-    oscar__load_avx2, oscar__store_avx2, oscar__round_to_avx2, oscar__finite_avx2,
+    oscar__load_avx2, oscar__store_avx2, oscar__load_rounded_avx2, oscar__finite_avx2,
     oscar__fwht_avx2, oscar__butterfly_avx2, oscar__rotate_avx2, oscar__centre_avx2,
     oscar__sum_products_avx2, oscar__encode_avx2, oscar__pack_avx2, oscar__put_halves_avx2,
     oscar__mean_sum_avx2, oscar__mean_levels_avx2
@@ -11121,7 +11147,7 @@ static const oscar__kernels oscar__avx2_kernels = {
 #if defined(OSCAR__HAS_AVX512)
 static const oscar__kernels oscar__avx512_kernels = {
     OSCAR_ISA_AVX512,
-    oscar__load_avx512, oscar__store_avx512, oscar__round_to_avx512, oscar__finite_avx512,
+    oscar__load_avx512, oscar__store_avx512, oscar__load_rounded_avx512, oscar__finite_avx512,
     oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__centre_avx512,
     oscar__sum_products_avx512, oscar__encode_avx512, oscar__pack_avx2, oscar__put_halves_avx2,
     oscar__mean_sum_avx512, oscar__mean_levels_avx512

@@ -42,7 +42,8 @@ enum { PLAIN, ZERO, SIGNED_ZERO, DENORMAL, TINY, LARGE, HUGE_ROW, SPARSE, TIES, 
 static void fill_row(test_random *r, int kind, int dim, float *x)
 {
     static const float ties[6] = { -1.5f, -0.5f, 0.5f, 1.5f, 1.0f, -1.0f };
-    float scale = kind == DENORMAL ? 1e-41f : kind == TINY ? 1e-22f : kind == LARGE ? 1e4f : kind == HUGE_ROW ? 1e18f : 1;
+    float scale = kind == DENORMAL ? 1e-41f : kind == TINY ? 1e-22f : kind == LARGE ? 1e4f
+                : kind == HUGE_ROW ? 1e18f : 1;
     int i;
     for (i = 0; i < dim; i++) {
         float value = random_float(r) * scale;
@@ -57,7 +58,10 @@ static void fill_row(test_random *r, int kind, int dim, float *x)
     if (kind == NOT_FINITE) x[random_below(r, dim)] = random_below(r, 2) ? (float)NAN : -(float)INFINITY;
 }
 
-static int pick_kind(test_random *r, int plain) { return random_below(r, 4) < plain ? PLAIN : random_below(r, NOT_FINITE); }
+static int pick_kind(test_random *r, int plain)
+{
+    return random_below(r, 4) < plain ? PLAIN : random_below(r, NOT_FINITE);
+}
 
 static const int dims[] = { 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 512, 1024 };
 enum { DIM_COUNT = sizeof dims / sizeof dims[0] };
@@ -191,8 +195,8 @@ static void encode_case(const char *name, test_random *r, int dim)
     expected = oscar_encode(&c, dim, rows, x, b);
     CHECK(oscar_isa_force(isa) == OSCAR_OK);
     CHECK_MSG(result == expected && !memcmp(a, b, bytes),
-              ("    %s: dim %d, fit %d, %d bits, group %d, clip %g, metric %d: %d, expected %d\n", name, dim, (int)c.fit,
-               c.bits, c.group, c.clip, c.metric != NULL, (int)result, (int)expected));
+              ("    %s: dim %d, fit %d, %d bits, group %d, clip %g, metric %d: %d, expected %d\n", name, dim,
+               (int)c.fit, c.bits, c.group, c.clip, c.metric != NULL, (int)result, (int)expected));
     free(x); free(metric); free(a); free(b);
 }
 
