@@ -9471,12 +9471,13 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__turn_four_avx2(const float *const *rows, i
     _mm256_storeu_ps(out + 3 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0xee));
 }
 
-/* The last of `count` rows stands in for those after it. */
-static OSCAR__AVX2 void oscar__to_lanes_avx2(int dim, int count, const float *rows, float *x)
+/* 8 rows from `first` on; the last of all `count` rows stands in for those after it. */
+static OSCAR__AVX2 void oscar__to_lanes_avx2(int dim, int first, int count, const float *rows, float *x)
 {
     const float *row[8];
     int c, t;
-    for (t = 0; t < 8; t++) row[t] = rows + (size_t)(t < count ? t : count - 1) * (size_t)dim;
+    for (t = 0; t < 8; t++)
+        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
     for (c = 0; c < dim; c += 4) oscar__turn_four_avx2(row, c, x + c * OSCAR__TILE);
 }
 
@@ -10006,9 +10007,8 @@ static OSCAR__AVX2 void oscar__encode_avx2(oscar__encoder *e, const float *rows)
     int k, lane, g;
     for (k = 0; k < e->tiles; k++)
         for (lane = 0; lane < OSCAR__TILE; lane += 8) {
-            int first = OSCAR__TILE * k + lane, left = e->rows - first;
             float *x = oscar__lanes_at(e, 0, k) + lane;
-            oscar__to_lanes_avx2(e->dim, left, rows + (size_t)first * (size_t)e->dim, x);
+            oscar__to_lanes_avx2(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
             oscar__encode_lanes_avx2(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
         }
     if (e->codec->fit == OSCAR_CLIP) return;
@@ -10566,12 +10566,13 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(const float *const *row
     _mm512_storeu_ps(out + 3 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0xee));
 }
 
-/* The last of `count` rows stands in for those after it. */
-static OSCAR__AVX512 void oscar__to_lanes_avx512(int dim, int count, const float *rows, float *x)
+/* 16 rows from `first` on; the last of all `count` rows stands in for those after it. */
+static OSCAR__AVX512 void oscar__to_lanes_avx512(int dim, int first, int count, const float *rows, float *x)
 {
     const float *row[16];
     int c, t;
-    for (t = 0; t < 16; t++) row[t] = rows + (size_t)(t < count ? t : count - 1) * (size_t)dim;
+    for (t = 0; t < 16; t++)
+        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
     for (c = 0; c < dim; c += 4) oscar__turn_four_avx512(row, c, x + c * OSCAR__TILE);
 }
 
@@ -11105,9 +11106,8 @@ static OSCAR__AVX512 void oscar__encode_avx512(oscar__encoder *e, const float *r
     int k, lane, g;
     for (k = 0; k < e->tiles; k++)
         for (lane = 0; lane < OSCAR__TILE; lane += 16) {
-            int first = OSCAR__TILE * k + lane, left = e->rows - first;
             float *x = oscar__lanes_at(e, 0, k) + lane;
-            oscar__to_lanes_avx512(e->dim, left, rows + (size_t)first * (size_t)e->dim, x);
+            oscar__to_lanes_avx512(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
             oscar__encode_lanes_avx512(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
         }
     if (e->codec->fit == OSCAR_CLIP) return;
