@@ -2079,7 +2079,14 @@ static void oscar__solve_lower_t(int n, const double *l, int columns, double *x)
 
 static int oscar__pow2_divisor(int n) { return n & -n; }
 
-static float oscar__fwht_scale(int n) { return (float)(1.0 / sqrt((double)oscar__pow2_divisor(n))); }
+/* The float nearest 1 / sqrt(N), without a root: every row asks for it. */
+static float oscar__fwht_scale(int n)
+{
+    float scale = 1.0f;
+    int block = oscar__pow2_divisor(n);
+    for (; block >= 4; block /= 4) scale *= 0.5f;
+    return block == 2 ? OSCAR__F32(scale * 0.707106781f) : scale;
+}
 
 static OSCAR__NOINLINE void oscar__butterfly(int n, float *x)
 {
