@@ -180,7 +180,7 @@ static void encode_case(const char *name, test_random *r, int dim)
     c.clip = random_below(r, 3) ? random_below(r, 100) / 100.0 : -1;
     c.metadata = random_below(r, 3) ? OSCAR_F16 : OSCAR_F32;
     fill_metric(r, dim, metric);
-    if (c.fit == OSCAR_UNBIASED && dim <= 256 && random_below(r, 2)) c.metric = metric;
+    if (c.fit == OSCAR_UNBIASED && dim <= 128 && random_below(r, 2)) c.metric = metric;
     for (row = 0; row < rows; row++) {
         int kind = refused && random_below(r, 10) == 0 ? NOT_FINITE : pick_kind(r, plain);
         if (!refused && kind == HUGE_ROW && c.metadata == OSCAR_F16) kind = PLAIN;
@@ -204,8 +204,8 @@ static void check_encode(const char *name)
 {
     test_random r = { 14 };
     int i;
-    for (i = 0; i < 40 * DIM_COUNT; i++)
-        if (i < 12 * DIM_COUNT || dims[i % DIM_COUNT] <= 128) encode_case(name, &r, dims[i % DIM_COUNT]);
+    for (i = 0; i < 16 * DIM_COUNT; i++)
+        if (i < 2 * DIM_COUNT || dims[i % DIM_COUNT] <= 128) encode_case(name, &r, dims[i % DIM_COUNT]);
 }
 
 /* == PAGES == */
@@ -228,7 +228,7 @@ static void page_pair(page_case *c, test_random *r, int side, int h, int dim, in
     memset(pair, 0, sizeof *pair);
     pair->dim = dim;
     pair->kind = (oscar_kind)random_below(r, 3);
-    if (dim > 512 && pair->kind == OSCAR_DENSE) pair->kind = OSCAR_HADAMARD;
+    if (dim > 256 && pair->kind == OSCAR_DENSE) pair->kind = OSCAR_HADAMARD;
     if (pair->kind == OSCAR_DENSE) {
         for (i = 0; i < dim * dim; i++) m[i] = random_float(r) / (float)sqrt((double)dim);
         pair->to = m;
@@ -315,11 +315,11 @@ static void check_pages(const char *name)
 {
     test_random r = { 15 };
     int i, written = 0;
-    for (i = 0; i < 8 * DIM_COUNT; i++) {
+    for (i = 0; i < 6 * DIM_COUNT; i++) {
         int dim = dims[i % DIM_COUNT], metric = i / DIM_COUNT % 2;
         page_case c;
         if (i >= 2 * DIM_COUNT && dim > 128) continue;
-        page_case_fill(&c, &r, dim, metric && dim <= 512);
+        page_case_fill(&c, &r, dim, metric && dim <= 256);
         written += page_case_check(name, &c);
         page_case_free(&c);
     }
