@@ -204,8 +204,8 @@ static void check_encode(const char *name)
 {
     test_random r = { 14 };
     int i;
-    for (i = 0; i < 16 * DIM_COUNT; i++)
-        if (i < 2 * DIM_COUNT || dims[i % DIM_COUNT] <= 128) encode_case(name, &r, dims[i % DIM_COUNT]);
+    for (i = 0; i < 8 * DIM_COUNT; i++)
+        if (i < DIM_COUNT || dims[i % DIM_COUNT] <= 128) encode_case(name, &r, dims[i % DIM_COUNT]);
 }
 
 /* == PAGES == */
@@ -315,10 +315,10 @@ static void check_pages(const char *name)
 {
     test_random r = { 15 };
     int i, written = 0;
-    for (i = 0; i < 6 * DIM_COUNT; i++) {
+    for (i = 0; i < 4 * DIM_COUNT; i++) {
         int dim = dims[i % DIM_COUNT], metric = i / DIM_COUNT % 2;
         page_case c;
-        if (i >= 2 * DIM_COUNT && dim > 128) continue;
+        if (i >= DIM_COUNT && dim > 128) continue;
         page_case_fill(&c, &r, dim, metric && dim <= 256);
         written += page_case_check(name, &c);
         page_case_free(&c);
