@@ -18,7 +18,8 @@ LLM_FLAGS = -O3 -march=native -ffp-contract=fast
 
 TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
 ASAN_TESTS := $(filter-out test_expected,$(TESTS))
-NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_llm test_math test_pages,$(TESTS))
+NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_kernels test_llm test_math \
+    test_pages,$(TESTS))
 TSAN_TESTS := $(filter test_threads,$(TESTS))
 FUZZERS := $(patsubst tests/%.c,%,$(filter-out tests/fuzz_main.c,$(sort $(wildcard tests/fuzz_*.c))))
 BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))

@@ -1211,11 +1211,26 @@ typedef struct oscar__attend_kernels {
     void (*rescale)(int count, int dim, const float *factor, float *acc);
     void (*blend)(int count, const oscar__codes *v, const float *weight, float *acc);
 } oscar__attend_kernels;
-struct oscar__eigh;
 
-/* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects.
+typedef struct oscar__eigh oscar__eigh;         /* 3.4 */
+typedef struct oscar__encoder oscar__encoder;   /* 3.11 */
 
-     fwht    x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
+/* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects. Where n
+   is a size_t it is a multiple of 16; so are n of sum_products and every dim.
+
+     load          n numbers of a type as floats (3.3); store: floats as a type, none a NaN
+     load_rounded  the same, rounded to what another type holds
+     finite        whether all of x is (3.3). x: [n]
+     fwht          x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
+     butterfly     x = H x
+     rotate        out = x m, several rows (3.5). x, out: [rows][n], not overlapping; m: [n][n]
+     centre        out = x - mean (3.6). All [dim]; out may be x
+     sum_products  S(x, y) (3.11). x, y: [n]
+     encode        codes and metadata of the rows of an encoder, [rows][dim] (3.11)
+     pack          the codes of a tile as words of a page (3.12). codes: [dim][16]; tile: dim * 2 * bits bytes
+     put_halves    16 numbers as fp16, little endian, none a NaN (3.12)
+     mean_sum      z, the mean of a page's rows (3.12). x: [tokens][dim]; z: [dim]
+     mean_levels   levels n and their bytes for the scale s (3.12). z, n, bytes: [dim]
 
    Eigensolver (3.4), double: four pairs of rows (x[i], y[i]), [width], a multiple of 8. Sums may differ in rounding.
 
@@ -1240,12 +1255,25 @@ struct oscar__eigh;
    attend: kernels of attention (3.13), NULL: attention in double. */
 typedef struct oscar__kernels {
     oscar_isa isa;
+    void (*load)(oscar_type type, const void *in, size_t n, float *out);
+    void (*store)(oscar_type type, const float *in, size_t n, void *out);
+    void (*load_rounded)(oscar_type type, const void *in, oscar_type to, size_t n, float *out);
+    int (*finite)(const float *x, size_t n);
     void (*fwht)(int n, float *x);
+    void (*butterfly)(int n, float *x);
+    void (*rotate)(int n, int rows, const float *m, const float *x, float *out);
+    void (*centre)(int dim, const float *x, const float *mean, float *out);
+    float (*sum_products)(int n, const float *x, const float *y);
+    void (*encode)(oscar__encoder *e, const float *rows);
+    void (*pack)(int is_k, int bits, int dim, const unsigned char *codes, unsigned char *tile);
+    void (*put_halves)(const float *x, unsigned char *out);
+    void (*mean_sum)(int tokens, int dim, const float *x, float *z);
+    void (*mean_levels)(int dim, const float *z, float s, float *n, unsigned char *bytes);
     void (*eigh_dots)(size_t width, double *const *x, double *const *y, double *product);
     void (*eigh_turn)(size_t width, const double *c, const double *s, double *const *x, double *const *y);
     void (*eigh_turn_dots)(size_t width, const double *c, const double *s, double *const *x, double *const *y,
                            double *product);
-    int (*eigh_angles)(struct oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
+    int (*eigh_angles)(oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
                        double *s);
     void (*add_rows)(size_t width, size_t count, double sign, const double *factors, size_t stride, const double *rows,
                     size_t lead, double *out);
@@ -1569,6 +1597,12 @@ static void oscar__round_to(oscar_type type, float *x, size_t count)
     oscar__load_in_place(type, x, count);
 }
 
+static void oscar__load_rounded(oscar_type type, const void *in, oscar_type to, size_t count, float *out)
+{
+    oscar__load(type, in, count, out);
+    oscar__round_to(to, out, count);
+}
+
 /* Stores x, clamped to the largest finite value of the type first. Changes x. */
 static void oscar__store_saturated(oscar_type type, float *x, size_t count, void *out)
 {
@@ -1602,7 +1636,15 @@ static const void *oscar__view_at(const oscar_view *view, int heads, int dim, in
 
 static void oscar__view_row(const oscar_view *view, int heads, int dim, int64_t token, int head, float *out)
 {
-    oscar__load(view->type, oscar__view_at(view, heads, dim, token, head), (size_t)dim, out);
+    oscar__kernels_now()->load(view->type, oscar__view_at(view, heads, dim, token, head), (size_t)dim, out);
+}
+
+/* Rounded to what `type` holds. */
+static void oscar__view_row_rounded(const oscar_view *view, oscar_type type, int heads, int dim, int64_t token,
+                                    int head, float *out)
+{
+    const void *row = oscar__view_at(view, heads, dim, token, head);
+    oscar__kernels_now()->load_rounded(view->type, row, type, (size_t)dim, out);
 }
 
 static void *oscar__out_at(const oscar_out *out, int heads, int dim, int64_t token, int head)
@@ -1695,14 +1737,14 @@ enum {
               may wait for the next one, and the last sweep changes no row that matters
      tolerance, coarse   of |x . y| / (|x| |y|): what is orthogonal, what needs another sweep
      line     [width], a row of the matrix      order  [n] */
-typedef struct oscar__eigh {
+struct oscar__eigh {
     const double *a;
     int n, rank, sweeps, indefinite, exact;
     size_t width, lead, row_count;
     double unit, shift, tolerance, coarse;
     double *rows, *norm, *root, *line;
     int *order;
-} oscar__eigh;
+};
 
 /* Places the arrays in scratch (NULL: only counts) and returns the bytes. */
 static size_t oscar__eigh_place(oscar__eigh *e, int n, const double *a, void *scratch)
@@ -2220,7 +2262,14 @@ static void oscar__solve_lower_t(int n, const double *l, int columns, double *x)
 
 static int oscar__pow2_divisor(int n) { return n & -n; }
 
-static float oscar__fwht_scale(int n) { return (float)(1.0 / sqrt((double)oscar__pow2_divisor(n))); }
+/* The float nearest 1 / sqrt(N), without a root: every row asks for it. */
+static float oscar__fwht_scale(int n)
+{
+    float scale = 1.0f;
+    int block = oscar__pow2_divisor(n);
+    for (; block >= 4; block /= 4) scale *= 0.5f;
+    return block == 2 ? OSCAR__F32(scale * 0.707106781f) : scale;
+}
 
 static OSCAR__NOINLINE void oscar__butterfly(int n, float *x)
 {
@@ -2272,6 +2321,12 @@ static OSCAR__NOINLINE void oscar__rotate_row(int n, const float *m, const float
     }
 }
 
+static OSCAR__NOINLINE void oscar__rotate_rows(int n, int rows, const float *m, const float *x, float *out)
+{
+    int row;
+    for (row = 0; row < rows; row++, x += n, out += n) oscar__rotate_row(n, m, x, out);
+}
+
 OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *out)
 {
     size_t row;
@@ -2280,7 +2335,7 @@ OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *ou
     if (!in || !out) return OSCAR_ERR_ARGUMENT;
     for (row = 0; row < rows; row++, in += n, out += n) {
         if (in != out) memcpy(out, in, (size_t)n * sizeof *out);
-        oscar__fwht_row(n, out);
+        oscar__kernels_now()->fwht(n, out);
     }
     return OSCAR_OK;
 }
@@ -2295,11 +2350,16 @@ OSCAR_API uint32_t oscar_bitrev(uint32_t i, int bits)
 
 OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const float *x, float *out)
 {
-    size_t row;
     if (n < 1) return OSCAR_ERR_SHAPE;
     if (rows == 0) return OSCAR_OK;
     if (!m || !x || !out) return OSCAR_ERR_ARGUMENT;
-    for (row = 0; row < rows; row++, x += n, out += n) oscar__rotate_row(n, m, x, out);
+    while (rows) {
+        size_t some = rows < 64 ? rows : 64;
+        oscar__kernels_now()->rotate(n, (int)some, m, x, out);
+        rows -= some;
+        x += some * (size_t)n;
+        out += some * (size_t)n;
+    }
     return OSCAR_OK;
 }
 
@@ -2377,15 +2437,28 @@ static oscar_result oscar__pair_check(const oscar_pair *pair, int dim, const osc
 
 static const float *oscar__pair_dual(const oscar_pair *pair) { return pair->dual ? pair->dual : pair->to; }
 
-/* x' = (x - m) F; decides bytes. x - m is rounded before the transform. */
-static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, const float *x, float *out)
+static OSCAR__NOINLINE void oscar__centre_row(int dim, const float *x, const float *mean, float *out)
 {
-    float centred[OSCAR__DIM_MAX];
     int i;
-    for (i = 0; i < pair->dim; i++) centred[i] = pair->mean ? OSCAR__F32(x[i] - pair->mean[i]) : x[i];
-    if (pair->kind == OSCAR_HADAMARD) oscar__fwht_row(pair->dim, centred);
-    if (pair->kind == OSCAR_DENSE) oscar__rotate_row(pair->dim, pair->to, centred, out);
-    else memcpy(out, centred, (size_t)pair->dim * sizeof(float));
+    for (i = 0; i < dim; i++) out[i] = OSCAR__F32(x[i] - mean[i]);
+}
+
+/* x' = (x - m) F of a few rows; decides bytes. x - m is rounded before the transform. room: [rows][dim], apart from the
+   rest; out may be x. */
+static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, int rows, const float *x, float *out, float *room)
+{
+    const oscar__kernels *kernels = oscar__kernels_now();
+    size_t dim = (size_t)pair->dim;
+    float *centred = pair->kind == OSCAR_DENSE ? room : out;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float *from = x + (size_t)r * dim;
+        float *to = centred + (size_t)r * dim;
+        if (pair->mean) kernels->centre(pair->dim, from, pair->mean, to);
+        else if (to != from) memcpy(to, from, dim * sizeof(float));
+        if (pair->kind == OSCAR_HADAMARD) kernels->fwht(pair->dim, to);
+    }
+    if (pair->kind == OSCAR_DENSE) kernels->rotate(pair->dim, rows, pair->to, centred, out);
 }
 
 /* x = x' B^T + m, in float, in the prescribed order (design 2.3, reading). */
@@ -2395,7 +2468,7 @@ static OSCAR__NOINLINE void oscar__back(const oscar_pair *pair, const float *x, 
     float y[OSCAR__DIM_MAX], scale = oscar__fwht_scale(pair->dim);
     int dim = pair->dim, i, j;
     memcpy(y, x, (size_t)dim * sizeof(float));
-    if (pair->kind == OSCAR_HADAMARD) oscar__butterfly(dim, y);
+    if (pair->kind == OSCAR_HADAMARD) oscar__kernels_now()->butterfly(dim, y);
     for (i = 0; i < dim; i++) {
         float mean = pair->mean ? pair->mean[i] : 0.0f, sum = 0.0f;
         if (pair->kind == OSCAR_HADAMARD) { out[i] = fmaf(y[i], scale, mean); continue; }
@@ -2460,8 +2533,10 @@ OSCAR_API oscar_result oscar_transform(const oscar_pair *pair, oscar_direction d
     for (r = 0; r < rows; r++) {
         const float *from = x + r * (size_t)pair->dim;
         float *to = out + r * (size_t)pair->dim;
-        if (direction == OSCAR_FORWARD) oscar__forward(pair, from, to);
-        else if (direction == OSCAR_BACK) oscar__back(pair, from, to);
+        if (direction == OSCAR_FORWARD) {
+            float room[OSCAR__DIM_MAX];
+            oscar__forward(pair, 1, from, to, room);
+        } else if (direction == OSCAR_BACK) oscar__back(pair, from, to);
         else {
             double query[OSCAR__DIM_MAX];
             int i;
@@ -5878,12 +5953,6 @@ OSCAR_API void oscar_unpack2(size_t count, const unsigned char *packed, unsigned
     for (i = 0; i < count; i++) codes[i] = packed[i / 4] >> (2 * (i % 4)) & 3;
 }
 
-static void oscar__pack4(size_t count, const unsigned char *codes, unsigned char *packed)
-{
-    size_t i;
-    for (i = 0; i < count; i += 2) packed[i / 2] = (unsigned char)(codes[i] | codes[i + 1] << 4);
-}
-
 static void oscar__unpack4(size_t count, const unsigned char *packed, unsigned char *codes)
 {
     size_t i;
@@ -5953,7 +6022,7 @@ static OSCAR__NOINLINE void oscar__refine_levels(const oscar_codec *codec, int d
     float centre = oscar__centre(codec->bits);
     int c, j;
     for (c = 0; c < dim; c++) r->reading[c] = OSCAR__F32(r->s[c / codec->group] * r->u[c]);
-    oscar__rotate_row(dim, m, r->reading, r->gradient);
+    oscar__kernels_now()->rotate(dim, 1, m, r->reading, r->gradient);
     for (c = 0; c < dim; c++) r->gradient[c] = OSCAR__F32(r->gradient[c] - r->z[c]);
     for (c = 0; c < dim; c++, m += dim) {
         float scale = r->s[c / codec->group], curvature = OSCAR__F32(scale * m[c]), level, step;
@@ -5978,7 +6047,7 @@ static void oscar__refine(const oscar_codec *codec, int dim, const float *x, uns
     if (!oscar__finite(scale, (size_t)groups)) return;
     for (i = 0; i < dim; i++) r.u[i] = scale[i / n] > 0 ? (float)codes[i] - centre : 0.0f;
     memcpy(r.s, scale, (size_t)groups * sizeof(float));
-    oscar__rotate_row(dim, codec->metric, x, r.z);
+    oscar__kernels_now()->rotate(dim, 1, codec->metric, x, r.z);
     for (pass = 0; pass < 2; pass++) {
         oscar__refine_levels(codec, dim, &r);
         for (g = 0; g < groups; g++) {
@@ -6051,6 +6120,136 @@ static oscar_result oscar__encode_row(const oscar_codec *codec, int dim, oscar__
     return OSCAR_OK;
 }
 
+/* ---- tiles: 16 rows side by side ---- */
+
+/* Subtracts the page mean from a row where that makes it shorter; *used says whether it did. Returns 0 if a sum of
+   squares overflows. */
+static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, float s, float *x, int *used)
+{
+    float y[OSCAR__DIM_MAX], squares[2];
+    int j;
+    for (j = 0; j < dim; j++) y[j] = fmaf(-n[j], s, x[j]);
+    squares[0] = oscar__sum_products(dim, y, y);
+    squares[1] = oscar__sum_products(dim, x, x);
+    *used = squares[0] < squares[1];
+    if (*used) memcpy(x, y, (size_t)dim * sizeof(float));
+    return oscar__finite(squares, 2);
+}
+
+/* What encoding makes of 16 rows. Bit t of kept: the page mean was not subtracted from row t; of bad: it is refused. */
+typedef struct oscar__tile {
+    float *scale, *minimum;      /* [groups][16], rounded to the metadata type; minimum: CLIP only */
+    unsigned char *codes;        /* [dim][16] */
+    unsigned kept, bad;
+} oscar__tile;
+
+enum {
+    OSCAR__ENCODER_ROWS = 64,
+    OSCAR__ENCODER_WORK = 6 + 4 * OSCAR__TILE   /* floats of work for a tile and channel, at most */
+};
+
+/* Up to 64 rows to encode at once. */
+struct oscar__encoder {
+    const oscar_codec *codec;    /* resolved */
+    int dim, rows, tiles;
+    oscar__overflow overflow;
+    const float *mean;           /* a page mean's levels [dim], or NULL */
+    float mean_scale;
+    float *lanes;                /* up to four areas of [tiles][dim][16]: rows, and what comes of them */
+    oscar__tile tile[OSCAR__ENCODER_ROWS / OSCAR__TILE];
+};
+
+/* Areas of lanes that encoding needs: the rows; CLIP their magnitudes; a metric u, z and the gradient. */
+static int oscar__encoder_areas(const oscar_codec *codec)
+{
+    return codec->fit == OSCAR_CLIP ? 2 : codec->metric ? 4 : 1;
+}
+
+/* Floats of work for a tile. */
+static size_t oscar__encoder_work(const oscar_codec *codec, int dim)
+{
+    return (size_t)dim * (size_t)(6 + OSCAR__TILE * oscar__encoder_areas(codec));
+}
+
+static void oscar__encoder_set(oscar__encoder *e, const oscar_codec *codec, int dim, int rows,
+                               oscar__overflow overflow, float *work)
+{
+    size_t each = (size_t)dim;   /* floats of a tile's scales, as many of its minima, four times as many of its codes */
+    int k;
+    memset(e, 0, sizeof *e);
+    e->codec = codec;
+    e->dim = dim;
+    e->rows = rows;
+    e->tiles = (rows + OSCAR__TILE - 1) / OSCAR__TILE;
+    e->overflow = overflow;
+    for (k = 0; k < e->tiles; k++, work += 6 * each) {
+        e->tile[k].scale = work;
+        e->tile[k].minimum = work + each;
+        e->tile[k].codes = (unsigned char *)(work + 2 * each);
+    }
+    e->lanes = work;
+}
+
+/* An area of a tile: [dim][16]. */
+static float *oscar__lanes_at(const oscar__encoder *e, int area, int tile)
+{
+    return e->lanes + (size_t)(area * e->tiles + tile) * (size_t)(e->dim * OSCAR__TILE);
+}
+
+/* Rows that a kernel refines at a time, as many as a vector has lanes. All but codes: [..][16], from the column's first
+   lane on. x becomes the reading s u. */
+typedef struct oscar__column {
+    float *x, *u, *z, *gradient;
+    unsigned char *codes;
+    float *first, *s, *xz;       /* [groups]: scale of the plain fit, scale, S(x, z) */
+    float *steps;                /* [16]: what the last 16 channels added to their readings */
+} oscar__column;
+
+/* The columns of an encoder, and their number. xz: 4 DIM_MAX floats; steps: 64 x 16. The minima of a tile, which only
+   CLIP has, are the scales while they change. */
+static int oscar__columns_of(const oscar__encoder *e, int width, float *xz, float *steps, oscar__column *column)
+{
+    int k, lane, count = 0;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += width) {
+            oscar__column *c = &column[count++];
+            c->x = oscar__lanes_at(e, 0, k) + lane;
+            c->u = oscar__lanes_at(e, 1, k) + lane;
+            c->z = oscar__lanes_at(e, 2, k) + lane;
+            c->gradient = oscar__lanes_at(e, 3, k) + lane;
+            c->codes = e->tile[k].codes + lane;
+            c->first = e->tile[k].scale + lane;
+            c->s = e->tile[k].minimum + lane;
+            c->xz = xz + k * OSCAR__DIM_MAX + lane;
+            c->steps = steps + k * OSCAR__TILE * OSCAR__LANES + lane;
+        }
+    return count;
+}
+
+/* Encodes row by row: what the kernels must do. */
+static void oscar__encode_rows(oscar__encoder *e, const float *rows)
+{
+    float x[OSCAR__DIM_MAX], scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16];
+    unsigned char codes[OSCAR__DIM_MAX];
+    int r, c, g;
+    for (r = 0; r < e->rows; r++, rows += e->dim) {
+        oscar__tile *tile = &e->tile[r / OSCAR__TILE];
+        int t = r % OSCAR__TILE, used = 1;   /* without a page mean the sign bit stays clear */
+        memcpy(x, rows, (size_t)e->dim * sizeof *x);
+        if (e->mean && !oscar__page_mean_subtract(e->dim, e->mean, e->mean_scale, x, &used)
+            && e->overflow == OSCAR__REFUSE)
+            tile->bad |= 1u << t;
+        else if (oscar__encode_row(e->codec, e->dim, e->overflow, x, codes, scale, minimum)) tile->bad |= 1u << t;
+        if (tile->bad >> t & 1) continue;
+        if (!used) tile->kept |= 1u << t;
+        for (c = 0; c < e->dim; c++) tile->codes[c * OSCAR__TILE + t] = codes[c];
+        for (g = 0; g < e->dim / e->codec->group; g++) {
+            tile->scale[g * OSCAR__TILE + t] = scale[g];
+            if (e->codec->fit == OSCAR_CLIP) tile->minimum[g * OSCAR__TILE + t] = minimum[g];
+        }
+    }
+}
+
 /* x^ of one code. lo is read by CLIP only. The products are exact. */
 static float oscar__decode_value(oscar_fit fit, int bits, unsigned code, float scale, float minimum)
 {
@@ -6097,26 +6296,56 @@ static float oscar__metadata_get(oscar_type type, const unsigned char *p)
     return type == OSCAR_F16 ? oscar__float_of_f16(oscar__get16(p)) : oscar__float_of_bits(oscar__get32(p));
 }
 
+/* Codes of row t of a tile, 4 or 2 a byte, low bits first. */
+static void oscar__row_codes_put(int bits, int dim, const unsigned char *codes, int t, unsigned char *out)
+{
+    int c;
+    codes += t;
+    if (bits == 2)
+        for (c = 0; c < dim; c += 4, codes += 4 * OSCAR__TILE)
+            *out++ = (unsigned char)(codes[0] | codes[OSCAR__TILE] << 2 | codes[2 * OSCAR__TILE] << 4
+                                     | codes[3 * OSCAR__TILE] << 6);
+    else
+        for (c = 0; c < dim; c += 2, codes += 2 * OSCAR__TILE)
+            *out++ = (unsigned char)(codes[0] | codes[OSCAR__TILE] << 4);
+}
+
+/* Row t of a tile as an encoded row. */
+static void oscar__row_put(const oscar_codec *codec, int dim, const oscar__tile *tile, int t, unsigned char *out)
+{
+    size_t each = oscar__type_size(codec->metadata);
+    int g;
+    oscar__row_codes_put(codec->bits, dim, tile->codes, t, out);
+    out += dim * codec->bits / 8;
+    for (g = 0; g < dim / codec->group; g++, out += each)
+        oscar__metadata_put(codec->metadata, out, tile->scale[g * OSCAR__TILE + t]);
+    for (g = 0; codec->fit == OSCAR_CLIP && g < dim / codec->group; g++, out += each)
+        oscar__metadata_put(codec->metadata, out, tile->minimum[g * OSCAR__TILE + t]);
+}
+
+/* Rows go through a tile in work on the stack; where it has no room for what the kernels need, by the scalar code. */
 OSCAR_API oscar_result oscar_encode(const oscar_codec *codec, int dim, size_t rows, const float *x, void *encoded)
 {
-    unsigned char codes[OSCAR__DIM_MAX], *out = (unsigned char *)encoded;
-    float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16];
+    float work[10 * OSCAR__DIM_MAX];
+    unsigned char *out = (unsigned char *)encoded;
+    const oscar__kernels *kernels = oscar__kernels_now();
     oscar_codec c;
+    oscar__encoder e;
     oscar_result result = oscar__codec_resolve(codec, dim, &c);
-    size_t row;
+    size_t bytes = oscar_row_bytes(codec, dim);
+    int t;
     if (result != OSCAR_OK) return result;
     if (rows && (!x || !encoded)) return OSCAR_ERR_ARGUMENT;
-    for (row = 0; row < rows; row++) {
-        size_t each = oscar__type_size(c.metadata);
-        int g;
-        result = oscar__encode_row(&c, dim, OSCAR__REFUSE, x + row * (size_t)dim, codes, scale, minimum);
-        if (result) return result;
-        if (c.bits == 2) oscar_pack2((size_t)dim, codes, out);
-        else oscar__pack4((size_t)dim, codes, out);
-        out += dim * c.bits / 8;
-        for (g = 0; g < dim / c.group; g++, out += each) oscar__metadata_put(c.metadata, out, scale[g]);
-        for (g = 0; c.fit == OSCAR_CLIP && g < dim / c.group; g++, out += each)
-            oscar__metadata_put(c.metadata, out, minimum[g]);
+    while (rows) {
+        int some = rows < OSCAR__TILE ? (int)rows : (int)OSCAR__TILE;
+        oscar__encoder_set(&e, &c, dim, some, OSCAR__REFUSE, work);
+        if (oscar__encoder_work(&c, dim) <= sizeof work / sizeof *work) kernels->encode(&e, x);
+        else oscar__encode_rows(&e, x);
+        for (t = 0; t < some; t++, x += dim, out += bytes) {
+            if (e.tile[0].bad >> t & 1 || !kernels->finite(x, (size_t)dim)) return OSCAR_ERR_NUMERIC;
+            oscar__row_put(&c, dim, &e.tile[0], t, out);
+        }
+        rows -= (size_t)some;
     }
     return OSCAR_OK;
 }
@@ -6235,6 +6464,12 @@ static size_t oscar__metadata_bytes(int bits, int dim, int group, int tokens)
     return bits == 16 ? 0 : oscar__mul(2 * (size_t)(dim / group), (size_t)tokens);
 }
 
+/* Floats that oscar__page_put works in: a head's rows, and work of the encoder. */
+static size_t oscar__page_floats(size_t widest, int page_tokens)
+{
+    return oscar__mul(widest, (size_t)page_tokens + OSCAR__ENCODER_ROWS / OSCAR__TILE * OSCAR__ENCODER_WORK);
+}
+
 OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_tokens, oscar_type window_type,
                                          const oscar_hooks *hooks, oscar_layout *out)
 {
@@ -6271,7 +6506,7 @@ OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_toke
     }
     l.bytes = oscar__align_up(at, 128);
     widest = (size_t)(l.layer.k_dim > l.layer.v_dim ? l.layer.k_dim : l.layer.v_dim);
-    l.scratch = oscar__add(oscar__mul(oscar__mul(widest, (size_t)l.page_tokens), sizeof(float)), l.bytes);
+    l.scratch = oscar__add(oscar__mul(oscar__page_floats(widest, l.page_tokens), sizeof(float)), l.bytes);
     if (l.scratch > OSCAR__SIZE_MAX / 4)
         return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE, "a page of this layer does not fit in memory: lower page_tokens");
     *out = l;
@@ -6283,41 +6518,41 @@ static int oscar__layout_valid(const oscar_layout *l) { return l && l->bytes && 
 
 /* ---- writing ---- */
 
+/* z_j: one chain over the tokens. */
+static OSCAR__NOINLINE void oscar__mean_sum(int tokens, int dim, const float *x, float *z)
+{
+    float share = (float)(1.0 / tokens);
+    int t, j;
+    for (j = 0; j < dim; j++) z[j] = 0.0f;
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < dim; j++) z[j] = fmaf(x[(size_t)t * (size_t)dim + (size_t)j], share, z[j]);
+}
+
+static OSCAR__NOINLINE void oscar__mean_levels(int dim, const float *z, float s, float *n, unsigned char *bytes)
+{
+    int j;
+    for (j = 0; j < dim; j++) {
+        float level = s > 0 ? OSCAR__F32(floorf(OSCAR__F32(z[j] / s)) + 0.5f) : 0.5f;
+        n[j] = level < -127.5f ? -127.5f : level > 127.5f ? 127.5f : level;
+        bytes[j] = (unsigned char)(n[j] + 127.5f);
+    }
+}
+
 /* The page's mean row: a_j = n_j s_m, n = byte - 127.5, rounded from the mean z of the transformed rows. Writes bytes
    and scale, gives n and s_m. x: [tokens][dim]. Errors: NUMERIC. */
 static OSCAR__NOINLINE oscar_result oscar__page_mean_put(int tokens, int dim, const float *x, oscar__overflow overflow,
                                                          unsigned char *bytes, unsigned char *scale, float *n, float *s)
 {
-    float share = (float)(1.0 / tokens), z[OSCAR__DIM_MAX], top = 0;
-    int t, j;
-    for (j = 0; j < dim; j++) z[j] = 0.0f;
-    for (t = 0; t < tokens; t++)
-        for (j = 0; j < dim; j++) z[j] = fmaf(x[(size_t)t * (size_t)dim + (size_t)j], share, z[j]);
+    float z[OSCAR__DIM_MAX], top = 0;
+    int j;
+    oscar__kernels_now()->mean_sum(tokens, dim, x, z);
     if (overflow == OSCAR__REFUSE && !oscar__finite(z, (size_t)dim)) return OSCAR_ERR_NUMERIC;
     for (j = 0; j < dim; j++) top = fabsf(z[j]) > top ? fabsf(z[j]) : top;
     *s = OSCAR__F32(top / 127.5f);
     if (!oscar__metadata_round(OSCAR_F16, overflow, s)) return OSCAR_ERR_NUMERIC;
-    for (j = 0; j < dim; j++) {
-        float level = *s > 0 ? OSCAR__F32(floorf(OSCAR__F32(z[j] / *s)) + 0.5f) : 0.5f;
-        n[j] = level < -127.5f ? -127.5f : level > 127.5f ? 127.5f : level;
-        bytes[j] = (unsigned char)(n[j] + 127.5f);
-    }
+    oscar__kernels_now()->mean_levels(dim, z, *s, n, bytes);
     oscar__metadata_put(OSCAR_F16, scale, *s);
     return OSCAR_OK;
-}
-
-/* Subtracts the page mean from a row where that makes it shorter; *used says whether it did. Returns 0 if a sum of
-   squares overflows. */
-static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, float s, float *x, int *used)
-{
-    float y[OSCAR__DIM_MAX], squares[2];
-    int j;
-    for (j = 0; j < dim; j++) y[j] = fmaf(-n[j], s, x[j]);
-    squares[0] = oscar__sum_products(dim, y, y);
-    squares[1] = oscar__sum_products(dim, x, x);
-    *used = squares[0] < squares[1];
-    if (*used) memcpy(x, y, (size_t)dim * sizeof(float));
-    return oscar__finite(squares, 2);
 }
 
 /* Bytes from the start of a head's part to the codes of the tile that holds a token. */
@@ -6326,22 +6561,37 @@ static size_t oscar__tile_at(const oscar__page_side *s, int token)
     return s->codes + (size_t)(token / OSCAR__TILE) * (size_t)(OSCAR__TILE * s->dim * s->bits / 8);
 }
 
-/* Codes and metadata of one row into a head's part. negative: the sign bit of its scales is set. The tile's codes must
-   be 0 before. */
-static void oscar__page_put_row(const oscar__page_side *s, unsigned char *head, int token, const unsigned char *codes,
-                                const float *scale, const float *minimum, int negative)
+/* Codes of a tile as words. codes: [dim][16]. */
+static void oscar__pack_tile(int is_k, int bits, int dim, const unsigned char *codes, unsigned char *tile)
 {
-    unsigned char *tile = head + oscar__tile_at(s, token);
-    int c, g;
-    for (c = 0; c < s->dim; c++) {
-        oscar__place at = s->is_k ? oscar__k_place(s->bits, c, token % OSCAR__TILE)
-                                  : oscar__v_place(s->bits, s->dim, c, token % OSCAR__TILE);
-        tile[at.byte] = (unsigned char)(tile[at.byte] | codes[c] << at.shift);
-    }
+    int c, t;
+    memset(tile, 0, (size_t)(OSCAR__TILE * dim * bits / 8));
+    for (c = 0; c < dim; c++)
+        for (t = 0; t < OSCAR__TILE; t++) {
+            oscar__place at = is_k ? oscar__k_place(bits, c, t) : oscar__v_place(bits, dim, c, t);
+            tile[at.byte] = (unsigned char)(tile[at.byte] | codes[c * OSCAR__TILE + t] << at.shift);
+        }
+}
+
+static void oscar__put_halves(const float *x, unsigned char *out)
+{
+    int t;
+    for (t = 0; t < OSCAR__TILE; t++) oscar__put16(out + 2 * t, oscar__f16_of_float(x[t]));
+}
+
+/* Codes and metadata of a tile into a head's part. Where the page mean was not subtracted, the sign bit of the scales
+   is set. first: the tile's first token. */
+static void oscar__page_put_tile(const oscar__page_side *s, unsigned char *head, int first, oscar__tile *tile)
+{
+    const oscar__kernels *kernels = oscar__kernels_now();
+    int g, t;
+    kernels->pack(s->is_k, s->bits, s->dim, tile->codes, head + oscar__tile_at(s, first));
     for (g = 0; g < s->dim / s->codec.group; g++) {
-        size_t at = 2 * ((size_t)g * (size_t)s->tokens + (size_t)token);
-        oscar__put16(head + s->scale + at, oscar__f16_of_float(scale[g]) | (negative ? 0x8000u : 0u));
-        if (s->codec.fit == OSCAR_CLIP) oscar__put16(head + s->minimum + at, oscar__f16_of_float(minimum[g]));
+        size_t at = 2 * ((size_t)g * (size_t)s->tokens + (size_t)first);
+        float *scale = tile->scale + g * OSCAR__TILE;
+        for (t = 0; tile->kept && t < OSCAR__TILE; t++) if (tile->kept >> t & 1) scale[t] = -scale[t];
+        kernels->put_halves(scale, head + s->scale + at);
+        if (s->codec.fit == OSCAR_CLIP) kernels->put_halves(tile->minimum + g * OSCAR__TILE, head + s->minimum + at);
     }
 }
 
@@ -6367,32 +6617,39 @@ static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size
 /* Transforms the rows of one side of one head in place. With SATURATE a row that is not finite afterwards counts as a
    zero row; else it is an error. */
 static oscar_result oscar__page_forward(const oscar__page_side *s, const oscar_pair *pair, oscar__overflow overflow,
-                                        float *rows)
+                                        float *rows, float *work)
 {
+    const oscar__kernels *kernels = oscar__kernels_now();
     size_t dim = (size_t)s->dim;
     int t;
+    for (t = 0; s->bits != 16 && !s->folded && t < s->tokens; t += OSCAR__ENCODER_ROWS) {
+        float *x = rows + (size_t)t * dim;
+        oscar__forward(pair, OSCAR__ENCODER_ROWS, x, x, work);
+    }
     for (t = 0; t < s->tokens; t++) {
         float *x = rows + (size_t)t * dim;
-        if (s->bits != 16 && !s->folded) oscar__forward(pair, x, x);
-        if (oscar__finite(x, dim)) continue;
+        if (kernels->finite(x, dim)) continue;
         if (overflow == OSCAR__REFUSE) return OSCAR_ERR_NUMERIC;
         memset(x, 0, dim * sizeof(float));
     }
     return OSCAR_OK;
 }
 
-/* One side of one head of a page, from rows [page_tokens][dim] already rounded to the window type; changes them.
-   Errors: NUMERIC, never with SATURATE; the part may then be half written. */
+/* One side of one head of a page, from rows [page_tokens][dim] already rounded to the window type, at the start of
+   oscar__page_floats of them; changes all of them. Errors: NUMERIC, never with SATURATE; the part may then be half
+   written. */
 static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, oscar__overflow overflow, float *rows,
                                     unsigned char *page)
 {
     oscar__page_side s = oscar__page_side_of(l, is_k);
     oscar_pair pair = oscar__pair_of(s.pairs, h, s.dim);
-    unsigned char *head = page + (size_t)h * l->head_bytes, codes[OSCAR__DIM_MAX];
-    float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16], mean[OSCAR__DIM_MAX], mean_scale = 0;
+    oscar__encoder e;
+    unsigned char *head = page + (size_t)h * l->head_bytes;
+    float mean[OSCAR__DIM_MAX], mean_scale = 0;
     size_t dim = (size_t)s.dim;
-    oscar_result result = oscar__page_forward(&s, &pair, overflow, rows);
-    int t;
+    float *work = rows + dim * (size_t)s.tokens;
+    oscar_result result = oscar__page_forward(&s, &pair, overflow, rows, work);
+    int t, k;
     if (result) return result;
     if (s.bits == 16) {
         oscar__page_put_exact(l->window_type, rows, dim * (size_t)s.tokens, head + s.codes);
@@ -6402,16 +6659,16 @@ static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, osca
         result = oscar__page_mean_put(s.tokens, s.dim, rows, overflow, page + l->mean + (size_t)h * dim,
                                       page + l->mean_scale + 2 * (size_t)h, mean, &mean_scale);
     if (result) return result;
-    memset(head + s.codes, 0, oscar__codes_bytes(s.bits, s.dim, s.tokens, l->window_type));
     if (is_k) s.codec.metric = pair.metric;
-    for (t = 0; t < s.tokens; t++) {
-        float *x = rows + (size_t)t * dim;
-        int used = 1;   /* without a page mean the sign bit stays clear */
-        if (s.page_mean && !oscar__page_mean_subtract(s.dim, mean, mean_scale, x, &used) && overflow == OSCAR__REFUSE)
-            return OSCAR_ERR_NUMERIC;
-        result = oscar__encode_row(&s.codec, s.dim, overflow, x, codes, scale, minimum);
-        if (result) return result;
-        oscar__page_put_row(&s, head, t, codes, scale, minimum, !used);
+    for (t = 0; t < s.tokens; t += OSCAR__ENCODER_ROWS) {
+        oscar__encoder_set(&e, &s.codec, s.dim, OSCAR__ENCODER_ROWS, overflow, work);
+        e.mean = s.page_mean ? mean : NULL;
+        e.mean_scale = mean_scale;
+        oscar__kernels_now()->encode(&e, rows + (size_t)t * dim);
+        for (k = 0; k < e.tiles; k++) {
+            if (e.tile[k].bad) return OSCAR_ERR_NUMERIC;
+            oscar__page_put_tile(&s, head, t + k * OSCAR__TILE, &e.tile[k]);
+        }
     }
     return OSCAR_OK;
 }
@@ -6440,8 +6697,7 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
             oscar_result result;
             for (t = 0; t < layout->page_tokens; t++) {
                 float *x = rows + (size_t)t * (size_t)dim;
-                oscar__view_row(view, layout->layer.kv_heads, dim, t, h, x);
-                oscar__round_to(layout->window_type, x, (size_t)dim);
+                oscar__view_row_rounded(view, layout->window_type, layout->layer.kv_heads, dim, t, h, x);
             }
             result = oscar__page_put(layout, !side, h, OSCAR__REFUSE, rows, image);
             if (result) return result;
@@ -8241,7 +8497,7 @@ struct oscar_cache {
     oscar_pager *pager;
     oscar__store_layer *layers;
     int *appended_layers;        /* [max_sequences] */
-    float *rows;                 /* [page_tokens][widest dimension], for demotion */
+    float *rows;                 /* oscar__page_floats of the widest dimension, for demotion */
 };
 
 /* ---- create ---- */
@@ -8405,7 +8661,7 @@ static oscar_result oscar__cache_carve(oscar__carver *carver, const oscar_cache_
         oscar_result result = oscar__cache_carve_layer(carver, d, p, i, layers ? &layers[i] : NULL, sizes);
         if (result != OSCAR_OK) return result;
     }
-    rows = (float *)oscar__carve(carver, oscar__mul(sizes->widest, (size_t)p->page_tokens), sizeof(float));
+    rows = (float *)oscar__carve(carver, oscar__page_floats(sizes->widest, p->page_tokens), sizeof(float));
     sizes->total = carver->size;
     if (cache) {
         cache->layers = layers;
@@ -8642,6 +8898,7 @@ static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, c
                           int64_t fresh, const oscar_view *k, const oscar_view *v, int64_t chunk_row)
 {
     const oscar_layer *l = &s->layout.layer;
+    const oscar__kernels *kernels = oscar__kernels_now();
     unsigned char *page = s->pool + (size_t)seq->pages[index] * s->layout.bytes;
     int64_t start = cache->pager_desc.sink + index * s->layout.page_tokens;
     int side, h, t;
@@ -8653,11 +8910,11 @@ static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, c
                 float *x = cache->rows + (size_t)t * (size_t)dim;
                 int64_t position = start + t;
                 if (position < fresh) {
-                    oscar__load(s->layout.window_type, oscar__window_row(cache, s, slot, !side, h, position),
-                                (size_t)dim, x);
+                    kernels->load(s->layout.window_type, oscar__window_row(cache, s, slot, !side, h, position),
+                                  (size_t)dim, x);
                 } else {
-                    oscar__view_row(side ? v : k, l->kv_heads, dim, chunk_row + position - fresh, h, x);
-                    oscar__round_to(s->layout.window_type, x, (size_t)dim);
+                    oscar__view_row_rounded(side ? v : k, s->layout.window_type, l->kv_heads, dim,
+                                            chunk_row + position - fresh, h, x);
                 }
             }
             result = oscar__page_put(&s->layout, !side, h, OSCAR__SATURATE, cache->rows, page);
@@ -8815,23 +9072,23 @@ static oscar_result oscar__append_rows_check(const oscar_cache *cache, int layer
                                              const oscar_view *view)
 {
     const oscar_layout *l = &cache->layers[layer].layout;
-    int dim = is_k ? l->layer.k_dim : l->layer.v_dim, bits = is_k ? l->layer.k_bits : l->layer.v_bits, h, i;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    int dim = is_k ? l->layer.k_dim : l->layer.v_dim, bits = is_k ? l->layer.k_bits : l->layer.v_bits, h;
     int64_t r;
     for (h = 0; h < l->layer.kv_heads; h++) {
         oscar_pair pair = oscar__pair_of(is_k ? l->layer.k : l->layer.v, h, dim);
         double norm = pair.norm > 0 && !(!is_k && l->layer.v_folded) ? (double)pair.norm : 1, length;
         for (r = 0; r < b->rows; r++) {
             float x[OSCAR__DIM_MAX];
-            oscar__view_row(view, l->layer.kv_heads, dim, b->row + r, h, x);
-            oscar__round_to(l->window_type, x, (size_t)dim);
-            if (!oscar__finite(x, (size_t)dim))
+            oscar__view_row_rounded(view, l->window_type, l->layer.kv_heads, dim, b->row + r, h, x);
+            if (!kernels->finite(x, (size_t)dim))
                 return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
                                    "layer %i, slot %i, row %I of the batch, KV head %i: %s holds NaN, infinity or a "
                                    "number beyond the window type: check the rows, and the view's type", layer,
                                    oscar__seq_slot(b->seq), b->row + r, h, is_k ? "K" : "V");
             if (bits == 16) continue;
-            for (i = 0; pair.mean && i < dim; i++) x[i] -= pair.mean[i];
-            length = sqrt((double)oscar__sum_products(dim, x, x));
+            if (pair.mean) kernels->centre(dim, x, pair.mean, x);
+            length = sqrt((double)kernels->sum_products(dim, x, x));
             if (length <= 32000 / norm) continue;
             return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
                                "layer %i, slot %i, row %I of the batch, KV head %i: %s has length %g, and only %g can "
@@ -8886,8 +9143,8 @@ static void oscar__append_write(oscar_cache *cache, oscar__store_layer *s, const
                 float x[OSCAR__DIM_MAX];
                 int dim = side ? l->v_dim : l->k_dim;
                 oscar__view_row(side ? v : k, l->kv_heads, dim, b->row + r, h, x);
-                oscar__store(s->layout.window_type, x, (size_t)dim,
-                             oscar__window_row(cache, s, slot, !side, h, position));
+                oscar__kernels_now()->store(s->layout.window_type, x, (size_t)dim,
+                                            oscar__window_row(cache, s, slot, !side, h, position));
             }
     }
 }
@@ -9449,6 +9706,1061 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
 /* == 3.17 KERNELS: AVX2 == */
 #if defined(OSCAR__HAS_AVX2)
 
+/* -- rows: numbers, transforms (3.3, 3.5) -- */
+
+#define OSCAR__ALL_avx2 0xffu
+
+/* Masks of lanes: a compare, both, either, a choice, one more where it holds, and as bits. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__less_avx2(__m256 a, __m256 b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__at_least_avx2(__m256 a, __m256 b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__above_avx2(__m256i a, __m256i b)
+{
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__both_avx2(__m256 a, __m256 b) { return _mm256_and_ps(a, b); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__either_avx2(__m256 a, __m256 b) { return _mm256_or_ps(a, b); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__pick_avx2(__m256 mask, __m256 yes, __m256 no)
+{
+    return _mm256_blendv_ps(no, yes, mask);
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__pick_int_avx2(__m256 mask, __m256i yes, __m256i no)
+{
+    return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(mask));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__add_if_avx2(__m256i x, __m256 mask)
+{
+    return _mm256_sub_epi32(x, _mm256_castps_si256(mask));
+}
+
+OSCAR__INLINE OSCAR__AVX2 unsigned oscar__bits_avx2(__m256 mask) { return (unsigned)_mm256_movemask_ps(mask); }
+
+/* 1.5 where the mask holds, else 0.5: their bits differ in two places. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__level2_avx2(__m256 mask)
+{
+    const __m256 more = _mm256_castsi256_ps(_mm256_set1_epi32(0x00c00000));
+    return _mm256_or_ps(_mm256_set1_ps(0.5f), _mm256_and_ps(mask, more));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__floor_avx2(__m256 x) { return _mm256_floor_ps(x); }
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_codes_avx2(unsigned char *p, __m256i codes)
+{
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(words, words));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__get_codes_avx2(const unsigned char *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__round_f16_avx2(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, 0)); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__widen_f16_avx2(const unsigned char *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__widen_bf16_avx2(const unsigned char *p)
+{
+    __m256i halves = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_f16_avx2(unsigned char *p, __m256 x)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(x, 0));
+}
+
+/* x: rounded. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_bf16_avx2(unsigned char *p, __m256 x)
+{
+    __m256i halves = _mm256_srli_epi32(_mm256_castps_si256(x), 16);
+    __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    _mm_storeu_si128((__m128i *)(void *)p, packed);
+}
+
+/* Four channels of every fourth row. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__part_rows_avx2(const float *const *rows, int c)
+{
+    __m256 x = _mm256_castps128_ps256(_mm_loadu_ps(rows[0] + c));
+    return _mm256_insertf128_ps(x, _mm_loadu_ps(rows[4] + c), 1);
+}
+
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__abs_avx2(__m256 x)
+{
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
+}
+
+/* Lanes that are finite. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__finite_lanes_avx2(__m256 x)
+{
+    return oscar__at_least_avx2(_mm256_set1_ps(FLT_MAX), oscar__abs_avx2(x));
+}
+
+/* n: a multiple of 16. */
+static OSCAR__AVX2 int oscar__finite_avx2(const float *x, size_t n)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i top = _mm256_setzero_si256();
+    size_t i;
+    for (i = 0; i < n; i += 8)
+        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), magnitude));
+    return !oscar__bits_avx2(oscar__above_avx2(top, _mm256_set1_epi32(0x7f7fffff)));
+}
+
+/* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__round_bf16_avx2(__m256 x)
+{
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256 nan = oscar__above_avx2(_mm256_castps_si256(oscar__abs_avx2(x)), _mm256_set1_epi32(0x7f800000));
+    rounded = oscar__pick_int_avx2(nan, _mm256_or_si256(u, _mm256_set1_epi32(0x400000)), rounded);
+    return _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(-0x10000)));
+}
+
+static OSCAR__AVX2 void oscar__load_avx2(oscar_type type, const void *in, size_t n, float *out)
+{
+    const unsigned char *p = (const unsigned char *)in;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *out);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__widen_bf16_avx2(p + 2 * i));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__widen_f16_avx2(p + 2 * i));
+}
+
+static OSCAR__AVX2 void oscar__load_rounded_avx2(oscar_type type, const void *in, oscar_type to, size_t n, float *out)
+{
+    const float *x = (const float *)in;
+    size_t i;
+    if (oscar__type_size(to) == 4 || type == to) { oscar__load_avx2(type, in, n, out); return; }
+    if (oscar__type_size(type) == 2) { oscar__load_avx2(type, in, n, out); x = out; }
+    if (to == OSCAR_BF16)
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__round_bf16_avx2(_mm256_loadu_ps(x + i)));
+    else
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__round_f16_avx2(_mm256_loadu_ps(x + i)));
+}
+
+static OSCAR__AVX2 void oscar__store_avx2(oscar_type type, const float *in, size_t n, void *out)
+{
+    unsigned char *p = (unsigned char *)out;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *in);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 8) oscar__put_bf16_avx2(p + 2 * i, oscar__round_bf16_avx2(_mm256_loadu_ps(in + i)));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 8) oscar__put_f16_avx2(p + 2 * i, _mm256_loadu_ps(in + i));
+}
+
+static OSCAR__AVX2 void oscar__centre_avx2(int dim, const float *x, const float *mean, float *out)
+{
+    int i;
+    for (i = 0; i < dim; i += 8) _mm256_storeu_ps(out + i, _mm256_sub_ps(_mm256_loadu_ps(x + i),
+                                                                         _mm256_loadu_ps(mean + i)));
+}
+
+/* S(x, y) of one row. */
+static OSCAR__AVX2 float oscar__sum_products_avx2(int n, const float *x, const float *y)
+{
+    __m256 p = _mm256_setzero_ps(), q = p;
+    __m128 p4;
+    int i;
+    for (i = 0; i < n; i += 16) {
+        p = _mm256_fmadd_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i), p);
+        q = _mm256_fmadd_ps(_mm256_loadu_ps(x + i + 8), _mm256_loadu_ps(y + i + 8), q);
+    }
+    p = _mm256_add_ps(p, q);
+    p4 = _mm_add_ps(_mm256_castps256_ps128(p), _mm256_extractf128_ps(p, 1));
+    p4 = _mm_add_ps(p4, _mm_movehl_ps(p4, p4));
+    return _mm_cvtss_f32(_mm_add_ss(p4, _mm_shuffle_ps(p4, p4, 0x55)));
+}
+
+/* (a, b) -> (a + b, a - b) */
+#define OSCAR__PAIR(a, b) do { __m256 pair_ = a; a = _mm256_add_ps(pair_, b); b = _mm256_sub_ps(pair_, b); } while (0)
+#define OSCAR__PAIRS4(a, b, c, d) do { \
+    OSCAR__PAIR(a, b); OSCAR__PAIR(c, d); OSCAR__PAIR(a, c); OSCAR__PAIR(b, d); } while (0)
+
+/* The strides inside a vector. (a, b) -> (a + b, a - b) is one fma by +-1, which does not round twice. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__fwht_vector_avx2(__m256 x)
+{
+    const __m256 s1 = _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1);
+    const __m256 s2 = _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1);
+    const __m256 s4 = _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1);
+    x = _mm256_fmadd_ps(x, s1, _mm256_shuffle_ps(x, x, 0xb1));
+    x = _mm256_fmadd_ps(x, s2, _mm256_shuffle_ps(x, x, 0x4e));
+    x = _mm256_fmadd_ps(x, s4, _mm256_permute2f128_ps(x, x, 0x01));
+    return x;
+}
+
+/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them. count is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_near_avx2(int count, float *x, __m256 scale)
+{
+    __m256 a, b, c, d, e, f, g, h;
+    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx2(_mm256_loadu_ps(x));
+    if (count > 1) b = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 8));
+    if (count > 2) {
+        c = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 2 * 8));
+        d = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 3 * 8));
+    }
+    if (count > 4) {
+        e = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 4 * 8));
+        f = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 5 * 8));
+        g = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 6 * 8));
+        h = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 7 * 8));
+    }
+    if (count == 2) OSCAR__PAIR(a, b);
+    if (count > 2) OSCAR__PAIRS4(a, b, c, d);
+    if (count > 4) {
+        OSCAR__PAIRS4(e, f, g, h);
+        OSCAR__PAIR(a, e); OSCAR__PAIR(b, f); OSCAR__PAIR(c, g); OSCAR__PAIR(d, h);
+    }
+    _mm256_storeu_ps(x, _mm256_mul_ps(a, scale));
+    if (count > 1) _mm256_storeu_ps(x + 8, _mm256_mul_ps(b, scale));
+    if (count > 2) {
+        _mm256_storeu_ps(x + 2 * 8, _mm256_mul_ps(c, scale));
+        _mm256_storeu_ps(x + 3 * 8, _mm256_mul_ps(d, scale));
+    }
+    if (count > 4) {
+        _mm256_storeu_ps(x + 4 * 8, _mm256_mul_ps(e, scale));
+        _mm256_storeu_ps(x + 5 * 8, _mm256_mul_ps(f, scale));
+        _mm256_storeu_ps(x + 6 * 8, _mm256_mul_ps(g, scale));
+        _mm256_storeu_ps(x + 7 * 8, _mm256_mul_ps(h, scale));
+    }
+}
+
+/* The two strides `stride` and 2 stride of a block, or (two = 0) one. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_far_avx2(int two, int stride, float *x, __m256 scale)
+{
+    int i;
+    for (i = 0; i < stride; i += 8) {
+        float *p = x + i;
+        __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + stride), c = a, d = b;
+        if (two) {
+            c = _mm256_loadu_ps(p + 2 * stride);
+            d = _mm256_loadu_ps(p + 3 * stride);
+            OSCAR__PAIRS4(a, b, c, d);
+            _mm256_storeu_ps(p + 2 * stride, _mm256_mul_ps(c, scale));
+            _mm256_storeu_ps(p + 3 * stride, _mm256_mul_ps(d, scale));
+        } else OSCAR__PAIR(a, b);
+        _mm256_storeu_ps(p, _mm256_mul_ps(a, scale));
+        _mm256_storeu_ps(p + stride, _mm256_mul_ps(b, scale));
+    }
+}
+
+/* A block of more than 8 vectors: 8 at a time, then one stride if their number is odd, then two at a time. Only the
+   last pass scales; a product with 1 is exact. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_block_avx2(int block, float *x, __m256 scale)
+{
+    const __m256 one = _mm256_set1_ps(1.0f);
+    int stride = 8 * 8, left = 0, i;
+    for (i = stride; i < block; i *= 2) left++;
+    for (i = 0; i < block; i += stride) oscar__fwht_near_avx2(8, x + i, one);
+    if (left % 2) {
+        for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx2(0, stride, x + i, left == 1 ? scale : one);
+        stride *= 2;
+    }
+    for (; stride < block; stride *= 4)
+        for (i = 0; i < block; i += 4 * stride)
+            oscar__fwht_far_avx2(1, stride, x + i, 4 * stride == block ? scale : one);
+}
+
+/* Blocks of less than a vector are left to the scalar code. */
+static OSCAR__AVX2 void oscar__fwht_scaled_avx2(int n, float factor, float *x)
+{
+    const __m256 scale = _mm256_set1_ps(factor);
+    int block = oscar__pow2_divisor(n), i;
+    for (i = 0; i < n; i += block) {
+        if (block == 8) oscar__fwht_near_avx2(1, x + i, scale);
+        else if (block == 2 * 8) oscar__fwht_near_avx2(2, x + i, scale);
+        else if (block == 4 * 8) oscar__fwht_near_avx2(4, x + i, scale);
+        else if (block == 8 * 8) oscar__fwht_near_avx2(8, x + i, scale);
+        else oscar__fwht_block_avx2(block, x + i, scale);
+    }
+}
+
+static OSCAR__AVX2 void oscar__fwht_avx2(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 8) oscar__fwht_row(n, x);
+    else oscar__fwht_scaled_avx2(n, oscar__fwht_scale(n), x);
+}
+
+static OSCAR__AVX2 void oscar__butterfly_avx2(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 8) oscar__butterfly(n, x);
+    else oscar__fwht_scaled_avx2(n, 1.0f, x);
+}
+
+#undef OSCAR__PAIR
+#undef OSCAR__PAIRS4
+
+/* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
+   d are the rows. long: written out, so that the sums stay in registers. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__rotate_panel_avx2(int width, int n, const float *m, const float *const *x,
+                                                        float *const *out)
+{
+    const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    __m256 a0 = _mm256_setzero_ps(), a1 = a0;
+    __m256 b0 = a0, b1 = a0;
+    __m256 c0 = a0, c1 = a0;
+    __m256 d0 = a0, d1 = a0;
+    int i;
+    for (i = 0; i < n; i++, m += n) {
+        const __m256 s0 = _mm256_set1_ps(x0[i]);
+        const __m256 s1 = _mm256_set1_ps(x1[i]);
+        const __m256 s2 = _mm256_set1_ps(x2[i]);
+        const __m256 s3 = _mm256_set1_ps(x3[i]);
+        {
+            const __m256 w = _mm256_loadu_ps(m + 0);
+            a0 = _mm256_fmadd_ps(s0, w, a0);
+            b0 = _mm256_fmadd_ps(s1, w, b0);
+            c0 = _mm256_fmadd_ps(s2, w, c0);
+            d0 = _mm256_fmadd_ps(s3, w, d0);
+        }
+        if (width > 1) {
+            const __m256 w = _mm256_loadu_ps(m + 8);
+            a1 = _mm256_fmadd_ps(s0, w, a1);
+            b1 = _mm256_fmadd_ps(s1, w, b1);
+            c1 = _mm256_fmadd_ps(s2, w, c1);
+            d1 = _mm256_fmadd_ps(s3, w, d1);
+        }
+    }
+    _mm256_storeu_ps(out[0], a0);
+    _mm256_storeu_ps(out[1], b0);
+    _mm256_storeu_ps(out[2], c0);
+    _mm256_storeu_ps(out[3], d0);
+    if (width > 1) {
+        _mm256_storeu_ps(out[0] + 8, a1);
+        _mm256_storeu_ps(out[1] + 8, b1);
+        _mm256_storeu_ps(out[2] + 8, c1);
+        _mm256_storeu_ps(out[3] + 8, d1);
+    }
+}
+
+/* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
+   missing ones. */
+static OSCAR__AVX2 void oscar__rotate_avx2(int n, int rows, const float *m, const float *x, float *out)
+{
+    const size_t row = (size_t)n;
+    int j = 0, r, k, i, width;
+    for (; j + 8 <= n; j += width * 8) {
+        width = j + 16 <= n ? 2 : 1;
+        for (r = 0; r < rows; r += 4) {
+            const float *from[4];
+            float *to[4];
+            for (k = 0; k < 4; k++) {
+                size_t at = row * (size_t)(r + k < rows ? r + k : rows - 1);
+                from[k] = x + at;
+                to[k] = out + at + j;
+            }
+            if (width == 2) oscar__rotate_panel_avx2(2, n, m + j, from, to);
+            else oscar__rotate_panel_avx2(1, n, m + j, from, to);
+        }
+    }
+    for (; j < n; j++)   /* less than a vector is left */
+        for (r = 0; r < rows; r++) {
+            float sum = 0.0f;
+            for (i = 0; i < n; i++) sum = fmaf(x[row * (size_t)r + (size_t)i], m[row * (size_t)i + (size_t)j], sum);
+            out[row * (size_t)r + (size_t)j] = sum;
+        }
+}
+
+/* -- rows: page mean (3.12) -- */
+
+/* z_j: one chain over the tokens. dim: a multiple of 16. */
+static OSCAR__AVX2 void oscar__mean_sum_avx2(int tokens, int dim, const float *x, float *z)
+{
+    const __m256 share = _mm256_set1_ps((float)(1.0 / tokens));
+    const size_t row = (size_t)dim;
+    int t, j;
+    for (j = 0; j + 4 * 8 <= dim; j += 4 * 8) {
+        const float *p = x + j;
+        __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
+        for (t = 0; t < tokens; t++, p += row) {
+            a = _mm256_fmadd_ps(_mm256_loadu_ps(p), share, a);
+            b = _mm256_fmadd_ps(_mm256_loadu_ps(p + 8), share, b);
+            c = _mm256_fmadd_ps(_mm256_loadu_ps(p + 2 * 8), share, c);
+            d = _mm256_fmadd_ps(_mm256_loadu_ps(p + 3 * 8), share, d);
+        }
+        _mm256_storeu_ps(z + j, a);
+        _mm256_storeu_ps(z + j + 8, b);
+        _mm256_storeu_ps(z + j + 2 * 8, c);
+        _mm256_storeu_ps(z + j + 3 * 8, d);
+    }
+    for (; j < dim; j += 8) {
+        const float *p = x + j;
+        __m256 a = _mm256_setzero_ps();
+        for (t = 0; t < tokens; t++, p += row) a = _mm256_fmadd_ps(_mm256_loadu_ps(p), share, a);
+        _mm256_storeu_ps(z + j, a);
+    }
+}
+
+static OSCAR__AVX2 void oscar__mean_levels_avx2(int dim, const float *z, float s, float *n, unsigned char *bytes)
+{
+    const __m256 top = _mm256_set1_ps(127.5f), bottom = _mm256_set1_ps(-127.5f), half = _mm256_set1_ps(0.5f);
+    int j;
+    for (j = 0; j < dim; j += 8) {
+        __m256 level = half;
+        if (s > 0) level = _mm256_add_ps(oscar__floor_avx2(_mm256_div_ps(_mm256_loadu_ps(z + j), _mm256_set1_ps(s))),
+                                         half);
+        level = _mm256_min_ps(top, _mm256_max_ps(bottom, level));
+        _mm256_storeu_ps(n + j, level);
+        oscar__put_codes_avx2(bytes + j, _mm256_cvttps_epi32(_mm256_add_ps(level, top)));
+    }
+}
+
+/* -- tiles: rows side by side in the lanes of vectors, [channel][16 rows] (3.11) -- */
+
+/* Every step is that of the scalar code for one row, for 8 rows at a time. x is always [channels][16], from the lane
+   on where the 8 rows start. */
+
+/* Four channels of 8 rows, from rows [8][dim]. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__turn_four_avx2(const float *const *rows, int c, float *out)
+{
+    __m256 a = oscar__part_rows_avx2(rows, c), b = oscar__part_rows_avx2(rows + 1, c);
+    __m256 d = oscar__part_rows_avx2(rows + 2, c), e = oscar__part_rows_avx2(rows + 3, c);
+    __m256 t0 = _mm256_unpacklo_ps(a, b), t1 = _mm256_unpackhi_ps(a, b);
+    __m256 t2 = _mm256_unpacklo_ps(d, e), t3 = _mm256_unpackhi_ps(d, e);
+    _mm256_storeu_ps(out, _mm256_shuffle_ps(t0, t2, 0x44));
+    _mm256_storeu_ps(out + OSCAR__TILE, _mm256_shuffle_ps(t0, t2, 0xee));
+    _mm256_storeu_ps(out + 2 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0x44));
+    _mm256_storeu_ps(out + 3 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0xee));
+}
+
+/* 8 rows from `first` on; the last of all `count` rows stands in for those after it. */
+static OSCAR__AVX2 void oscar__to_lanes_avx2(int dim, int first, int count, const float *rows, float *x)
+{
+    const float *row[8];
+    int c, t;
+    for (t = 0; t < 8; t++)
+        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
+    for (c = 0; c < dim; c += 4) oscar__turn_four_avx2(row, c, x + c * OSCAR__TILE);
+}
+
+/* The end of S: the tree over 16 chains. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__tree_avx2(__m256 *chain)
+{
+    int l, step;
+    for (step = OSCAR__LANES / 2; step; step /= 2)
+        for (l = 0; l < step; l++) chain[l] = _mm256_add_ps(chain[l], chain[l + step]);
+    return chain[0];
+}
+
+static OSCAR__AVX2 __m256 oscar__lane_sum_avx2(int n, const float *x, const float *y)
+{
+    __m256 chain[OSCAR__LANES];
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l += 4) {
+        __m256 p0 = _mm256_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        for (c = l * OSCAR__TILE; c < n * OSCAR__TILE; c += OSCAR__LANES * OSCAR__TILE) {
+            const float *a = x + c, *b = y + c;
+            p0 = _mm256_fmadd_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(b), p0);
+            p1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + OSCAR__TILE), _mm256_loadu_ps(b + OSCAR__TILE), p1);
+            p2 = _mm256_fmadd_ps(_mm256_loadu_ps(a + 2 * OSCAR__TILE), _mm256_loadu_ps(b + 2 * OSCAR__TILE), p2);
+            p3 = _mm256_fmadd_ps(_mm256_loadu_ps(a + 3 * OSCAR__TILE), _mm256_loadu_ps(b + 3 * OSCAR__TILE), p3);
+        }
+        chain[l] = p0;
+        chain[l + 1] = p1;
+        chain[l + 2] = p2;
+        chain[l + 3] = p3;
+    }
+    return oscar__tree_avx2(chain);
+}
+
+/* Subtracts the page mean from the rows that it makes shorter. lane: of the tile, of the first row. */
+static OSCAR__AVX2 void oscar__subtract_mean_avx2(const oscar__encoder *e, oscar__tile *tile, int lane, float *x)
+{
+    const __m256 s = _mm256_set1_ps(e->mean_scale);
+    __m256 chain_x[OSCAR__LANES], chain_y[OSCAR__LANES], xx, yy;
+    __m256 shorter;
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m256 px = _mm256_setzero_ps(), py = px;
+        for (c = l; c < e->dim; c += OSCAR__LANES) {
+            __m256 one = _mm256_loadu_ps(x + c * OSCAR__TILE), y = _mm256_fnmadd_ps(_mm256_set1_ps(e->mean[c]), s, one);
+            px = _mm256_fmadd_ps(one, one, px);
+            py = _mm256_fmadd_ps(y, y, py);
+        }
+        chain_x[l] = px;
+        chain_y[l] = py;
+    }
+    xx = oscar__tree_avx2(chain_x);
+    yy = oscar__tree_avx2(chain_y);
+    shorter = oscar__less_avx2(yy, xx);
+    tile->kept |= (~oscar__bits_avx2(shorter) & OSCAR__ALL_avx2) << lane;
+    if (e->overflow == OSCAR__REFUSE) {
+        tile->bad |= (~oscar__bits_avx2(oscar__finite_lanes_avx2(xx)) & OSCAR__ALL_avx2) << lane;
+        tile->bad |= (~oscar__bits_avx2(oscar__finite_lanes_avx2(yy)) & OSCAR__ALL_avx2) << lane;
+    }
+    for (c = 0; c < e->dim; c++) {
+        __m256 one = _mm256_loadu_ps(x + c * OSCAR__TILE), y = _mm256_fnmadd_ps(_mm256_set1_ps(e->mean[c]), s, one);
+        _mm256_storeu_ps(x + c * OSCAR__TILE, oscar__pick_avx2(shorter, y, one));
+    }
+}
+
+/* Rounds scales or minima to the metadata type. Lanes that overflow are returned and saturated. */
+static OSCAR__AVX2 __m256 oscar__metadata_round_avx2(oscar_type type, __m256 *x)
+{
+    const __m256 zero = _mm256_setzero_ps(), limit = _mm256_set1_ps(type == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __m256 rounded = type == OSCAR_F32 ? *x : oscar__round_f16_avx2(*x), capped;
+    __m256 fits = oscar__at_least_avx2(limit, oscar__abs_avx2(rounded));
+    capped = oscar__pick_avx2(oscar__less_avx2(zero, rounded), limit, zero);
+    capped = oscar__pick_avx2(oscar__less_avx2(rounded, zero), _mm256_sub_ps(zero, limit), capped);
+    *x = oscar__pick_avx2(fits, rounded, capped);
+    return fits;
+}
+
+/* Rounds row_count numbers of a tile's metadata. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__metadata_lanes_avx2(const oscar__encoder *e, oscar__tile *tile, int lane,
+                                                            __m256 x)
+{
+    __m256 fits = oscar__metadata_round_avx2(e->codec->metadata, &x);
+    if (e->overflow == OSCAR__REFUSE) tile->bad |= (~oscar__bits_avx2(fits) & OSCAR__ALL_avx2) << lane;
+    return x;
+}
+
+/* How many of dim magnitudes are above `middle`. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__count_above_avx2(int dim, const float *magnitude, __m256i middle)
+{
+    __m256i a = _mm256_setzero_si256(), b = a;
+    int c;
+    for (c = 0; c < dim; c += 2) {
+        const float *p = magnitude + c * OSCAR__TILE;
+        a = oscar__add_if_avx2(a, oscar__above_avx2(_mm256_castps_si256(_mm256_loadu_ps(p)), middle));
+        b = oscar__add_if_avx2(b, oscar__above_avx2(_mm256_castps_si256(_mm256_loadu_ps(p + OSCAR__TILE)), middle));
+    }
+    return _mm256_add_epi32(a, b);
+}
+
+/* The magnitude of a rank in each row, by bisection on its bits. It starts at a guess and moves away from it in steps
+   that double, and it ends early where a bound has just rank + 1 magnitudes below: the largest of them is it. */
+static OSCAR__AVX2 __m256 oscar__rank_avx2(int dim, int rank, const float *magnitude, __m256i guess)
+{
+    const __m256i one = _mm256_set1_epi32(1), above_rank = _mm256_set1_epi32(dim - rank - 1);
+    __m256i low = _mm256_setzero_si256(), high = _mm256_set1_epi32(0x7f800000), step = _mm256_set1_epi32(1 << 19);
+    __m256i middle = guess, found = low;
+    int c;
+    while (oscar__bits_avx2(oscar__above_avx2(high, low))) {
+        __m256i above = oscar__count_above_avx2(dim, magnitude, middle), centre;
+        __m256 too_low = oscar__above_avx2(above, above_rank), near_enough = oscar__above_avx2(above_rank, above);
+        high = oscar__pick_int_avx2(too_low, high, middle);
+        low = oscar__pick_int_avx2(too_low, _mm256_add_epi32(middle, one),
+                                 oscar__pick_int_avx2(near_enough, low, middle));
+        centre = _mm256_add_epi32(low, _mm256_srli_epi32(_mm256_sub_epi32(high, low), 1));
+        middle = oscar__pick_int_avx2(too_low, _mm256_min_epu32(centre, _mm256_add_epi32(low, step)),
+                                    _mm256_max_epi32(centre, _mm256_sub_epi32(high, step)));
+        step = _mm256_min_epu32(_mm256_add_epi32(step, step), _mm256_set1_epi32(1 << 30));
+    }
+    for (c = 0; c < dim; c++) {
+        __m256i one_magnitude = _mm256_castps_si256(_mm256_loadu_ps(magnitude + c * OSCAR__TILE));
+        __m256 above = oscar__above_avx2(one_magnitude, low);
+        found = oscar__pick_int_avx2(above, found, _mm256_max_epi32(found, one_magnitude));
+    }
+    return _mm256_castsi256_ps(found);
+}
+
+/* CLIP: clamps rows to the magnitude of a rank. guess: about where it is, and then where it was. */
+static OSCAR__AVX2 void oscar__clamp_avx2(int dim, int rank, float *x, float *magnitude, __m256i *guess)
+{
+    __m256 tau, minus;
+    int c;
+    for (c = 0; c < dim; c++)
+        _mm256_storeu_ps(magnitude + c * OSCAR__TILE, oscar__abs_avx2(_mm256_loadu_ps(x + c * OSCAR__TILE)));
+    tau = oscar__rank_avx2(dim, rank, magnitude, *guess);
+    minus = _mm256_sub_ps(_mm256_setzero_ps(), tau);
+    for (c = 0; c < dim; c++) {
+        __m256 one = _mm256_min_ps(tau, _mm256_loadu_ps(x + c * OSCAR__TILE));
+        _mm256_storeu_ps(x + c * OSCAR__TILE, _mm256_max_ps(minus, one));
+    }
+    *guess = _mm256_castps_si256(tau);
+}
+
+/* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo,
+                                                      unsigned char *codes)
+{
+    const __m256 positive = oscar__less_avx2(_mm256_setzero_ps(), s);
+    const __m256i none = _mm256_setzero_si256();
+    const __m256 half = _mm256_set1_ps(0.5f), divisor = oscar__pick_avx2(positive, s, half);
+    const __m256 t0 = _mm256_mul_ps(half, s), t1 = _mm256_mul_ps(_mm256_set1_ps(1.5f), s);
+    const __m256 t2 = _mm256_mul_ps(_mm256_set1_ps(2.5f), s);
+    int c;
+    for (c = 0; c < n; c++) {
+        __m256 y = _mm256_sub_ps(_mm256_loadu_ps(x + c * OSCAR__TILE), lo);
+        __m256i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx2(none, oscar__at_least_avx2(y, t0));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(y, t1));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(y, t2));
+        } else {
+            __m256 level = _mm256_add_ps(_mm256_div_ps(y, divisor), half);
+            level = _mm256_min_ps(_mm256_set1_ps(15.0f), _mm256_max_ps(level, _mm256_setzero_ps()));
+            code = _mm256_cvttps_epi32(level);
+        }
+        oscar__put_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(positive, code, none));
+    }
+}
+
+/* CLIP, one group of n channels of clamped rows. Minimum and maximum may be a zero of either sign until 0 is added. */
+static OSCAR__AVX2 void oscar__fit_clip_avx2(const oscar__encoder *e, oscar__tile *tile, int lane, int g,
+                                             const float *x)
+{
+    const __m256 zero = _mm256_setzero_ps();
+    int n = e->codec->group, c, at = g * OSCAR__TILE + lane;
+    __m256 lo = _mm256_loadu_ps(x), hi = lo, lo2 = lo, hi2 = lo, s;
+    for (c = 0; c < n; c += 2) {
+        __m256 a = _mm256_loadu_ps(x + c * OSCAR__TILE), b = _mm256_loadu_ps(x + (c + 1) * OSCAR__TILE);
+        lo = _mm256_min_ps(a, lo);
+        hi = _mm256_max_ps(a, hi);
+        lo2 = _mm256_min_ps(b, lo2);
+        hi2 = _mm256_max_ps(b, hi2);
+    }
+    lo = _mm256_add_ps(_mm256_min_ps(lo, lo2), zero);
+    hi = _mm256_add_ps(_mm256_max_ps(hi, hi2), zero);
+    s = _mm256_div_ps(_mm256_sub_ps(hi, lo), _mm256_set1_ps(e->codec->bits == 2 ? 3.0f : 15.0f));
+    s = oscar__metadata_lanes_avx2(e, tile, lane, s);
+    lo = oscar__metadata_lanes_avx2(e, tile, lane, lo);
+    _mm256_storeu_ps(tile->scale + at, s);
+    _mm256_storeu_ps(tile->minimum + at, lo);
+    if (e->codec->bits == 2) oscar__clip_codes_avx2(n, 2, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    else oscar__clip_codes_avx2(n, 4, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+}
+
+/* UNBIASED, 2 bits: S(x, u) and S(u, u) of the four steps t. |u| is 1.5 where x >= t or x < -t, else 0.5: an integer
+   compare of |x|, less one unit where x < 0. S(u, u) is exact in any order, so it is counted. */
+static OSCAR__AVX2 void oscar__try_steps2_avx2(int n, const float *x, const __m256 *t, __m256 *xu, __m256 *uu)
+{
+    __m256 chain[4][OSCAR__LANES];
+    __m256i t0 = _mm256_castps_si256(t[0]), t1 = _mm256_castps_si256(t[1]), t2 = _mm256_castps_si256(t[2]);
+    __m256i t3 = _mm256_castps_si256(t[3]), one = _mm256_set1_epi32(1), many[4];
+    int l, c, a;
+    t0 = _mm256_sub_epi32(t0, one);
+    t1 = _mm256_sub_epi32(t1, one);
+    t2 = _mm256_sub_epi32(t2, one);
+    t3 = _mm256_sub_epi32(t3, one);
+    for (a = 0; a < 4; a++) many[a] = _mm256_setzero_si256();
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m256 p0 = _mm256_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        __m256i n0 = many[0], n1 = many[1], n2 = many[2], n3 = many[3];
+        for (c = l; c < n; c += OSCAR__LANES) {
+            __m256 value = _mm256_loadu_ps(x + c * OSCAR__TILE), size = oscar__abs_avx2(value);
+            __m256i key = _mm256_sub_epi32(_mm256_castps_si256(size), _mm256_srli_epi32(_mm256_castps_si256(value),
+                                                                                        31));
+            __m256 m0 = oscar__above_avx2(key, t0), m1 = oscar__above_avx2(key, t1);
+            __m256 m2 = oscar__above_avx2(key, t2), m3 = oscar__above_avx2(key, t3);
+            p0 = _mm256_fmadd_ps(size, oscar__level2_avx2(m0), p0);
+            p1 = _mm256_fmadd_ps(size, oscar__level2_avx2(m1), p1);
+            p2 = _mm256_fmadd_ps(size, oscar__level2_avx2(m2), p2);
+            p3 = _mm256_fmadd_ps(size, oscar__level2_avx2(m3), p3);
+            n0 = oscar__add_if_avx2(n0, m0);
+            n1 = oscar__add_if_avx2(n1, m1);
+            n2 = oscar__add_if_avx2(n2, m2);
+            n3 = oscar__add_if_avx2(n3, m3);
+        }
+        chain[0][l] = p0;
+        chain[1][l] = p1;
+        chain[2][l] = p2;
+        chain[3][l] = p3;
+        many[0] = n0;
+        many[1] = n1;
+        many[2] = n2;
+        many[3] = n3;
+    }
+    for (a = 0; a < 4; a++) {
+        __m256i quarters = _mm256_add_epi32(_mm256_slli_epi32(many[a], 3), _mm256_set1_epi32(n));
+        xu[a] = oscar__tree_avx2(chain[a]);
+        uu[a] = _mm256_mul_ps(_mm256_cvtepi32_ps(quarters), _mm256_set1_ps(0.25f));
+    }
+}
+
+/* The level nearest to x / t, 4 bits. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__level4_avx2(__m256 x, __m256 t)
+{
+    __m256 level = _mm256_add_ps(oscar__floor_avx2(_mm256_div_ps(x, t)), _mm256_set1_ps(0.5f));
+    return _mm256_min_ps(_mm256_set1_ps(7.5f), _mm256_max_ps(_mm256_set1_ps(-7.5f), level));
+}
+
+/* The same for 4 bits. */
+static OSCAR__AVX2 void oscar__try_steps4_avx2(int n, const float *x, const __m256 *t, __m256 *xu, __m256 *uu)
+{
+    __m256 chain[OSCAR__LANES];
+    int a, l, c;
+    for (a = 0; a < 4; a++) {
+        uu[a] = _mm256_setzero_ps();
+        for (l = 0; l < OSCAR__LANES; l++) {
+            __m256 p = _mm256_setzero_ps();
+            for (c = l; c < n; c += OSCAR__LANES) {
+                __m256 value = _mm256_loadu_ps(x + c * OSCAR__TILE), u = oscar__level4_avx2(value, t[a]);
+                p = _mm256_fmadd_ps(value, u, p);
+                uu[a] = _mm256_fmadd_ps(u, u, uu[a]);
+            }
+            chain[l] = p;
+        }
+        xu[a] = oscar__tree_avx2(chain);
+    }
+}
+
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__unbiased_codes_avx2(int n, int bits, const float *x, __m256 t, __m256 active,
+                                                          unsigned char *codes)
+{
+    const __m256 zero = _mm256_setzero_ps(), minus = _mm256_sub_ps(zero, t), centre = _mm256_set1_ps(7.5f);
+    const __m256i none = _mm256_setzero_si256();
+    int c;
+    for (c = 0; c < n; c++) {
+        __m256 value = _mm256_loadu_ps(x + c * OSCAR__TILE);
+        __m256i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx2(none, oscar__at_least_avx2(value, minus));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(value, zero));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(value, t));
+        } else code = _mm256_cvttps_epi32(_mm256_add_ps(oscar__level4_avx2(value, t), centre));
+        oscar__put_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(active, code, none));
+    }
+}
+
+/* UNBIASED, one group of n channels: codes, and the scales before rounding. */
+static OSCAR__AVX2 __m256 oscar__fit_unbiased_avx2(int n, int bits, const float *x, unsigned char *codes)
+{
+    const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f);
+    __m256 xx = oscar__lane_sum_avx2(n, x, x), r = _mm256_sqrt_ps(_mm256_div_ps(xx, _mm256_set1_ps((float)n)));
+    __m256 t[4], xu[4], uu[4], best = zero, best_xu = zero, best_t = one, scale;
+    __m256 finite = oscar__finite_lanes_avx2(xx), active, positive;
+    int a;
+    for (a = 0; a < 4; a++) t[a] = _mm256_mul_ps(r, _mm256_set1_ps(oscar__steps[bits == 4][a]));
+    active = oscar__both_avx2(finite, oscar__less_avx2(zero, t[0]));
+    for (a = 0; a < 4; a++) t[a] = oscar__pick_avx2(active, t[a], one);
+    if (bits == 2) oscar__try_steps2_avx2(n, x, t, xu, uu);
+    else oscar__try_steps4_avx2(n, x, t, xu, uu);
+    for (a = 0; a < 4; a++) {
+        __m256 score = _mm256_div_ps(_mm256_mul_ps(xu[a], xu[a]), uu[a]);
+        __m256 better = oscar__less_avx2(best, score);
+        best = a ? oscar__pick_avx2(better, score, best) : score;
+        best_xu = a ? oscar__pick_avx2(better, xu[a], best_xu) : xu[0];
+        best_t = a ? oscar__pick_avx2(better, t[a], best_t) : t[0];
+    }
+    if (bits == 2) oscar__unbiased_codes_avx2(n, 2, x, best_t, active, codes);
+    else oscar__unbiased_codes_avx2(n, 4, x, best_t, active, codes);
+    positive = oscar__both_avx2(active, oscar__less_avx2(zero, best_xu));
+    scale = oscar__pick_avx2(positive, _mm256_div_ps(xx, oscar__pick_avx2(positive, best_xu, one)), zero);
+    return oscar__pick_avx2(finite, scale, xx);
+}
+
+/* -- tiles: refining (3.11) -- */
+
+/* out_j = fmaf(from_i, M[first + i][j], ...) over i = 0 .. count - 1 in order, from +0 or (add) from out_j, for j from
+   `start` on; of two columns. from: [count][16]. */
+static OSCAR__AVX2 void oscar__lane_product_avx2(int dim, const float *m, int first, int count, int start,
+                                                 const float *from0,
+                                      const float *from1, float *out0, float *out1, int add)
+{
+    int i, j;
+    for (j = start; j < dim; j += 4) {
+        const float *w = m + first * dim + j;
+        float *p = out0 + j * OSCAR__TILE, *q = out1 + j * OSCAR__TILE;
+        __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        if (add) {
+            a0 = _mm256_loadu_ps(p);
+            a1 = _mm256_loadu_ps(p + OSCAR__TILE);
+            a2 = _mm256_loadu_ps(p + 2 * OSCAR__TILE);
+            a3 = _mm256_loadu_ps(p + 3 * OSCAR__TILE);
+            b0 = _mm256_loadu_ps(q);
+            b1 = _mm256_loadu_ps(q + OSCAR__TILE);
+            b2 = _mm256_loadu_ps(q + 2 * OSCAR__TILE);
+            b3 = _mm256_loadu_ps(q + 3 * OSCAR__TILE);
+        }
+        for (i = 0; i < count; i++, w += dim) {
+            __m256 x = _mm256_loadu_ps(from0 + i * OSCAR__TILE), y = _mm256_loadu_ps(from1 + i * OSCAR__TILE);
+            __m256 w0 = _mm256_set1_ps(w[0]), w1 = _mm256_set1_ps(w[1]), w2 = _mm256_set1_ps(w[2]),
+                w3 = _mm256_set1_ps(w[3]);
+            a0 = _mm256_fmadd_ps(x, w0, a0);
+            b0 = _mm256_fmadd_ps(y, w0, b0);
+            a1 = _mm256_fmadd_ps(x, w1, a1);
+            b1 = _mm256_fmadd_ps(y, w1, b1);
+            a2 = _mm256_fmadd_ps(x, w2, a2);
+            b2 = _mm256_fmadd_ps(y, w2, b2);
+            a3 = _mm256_fmadd_ps(x, w3, a3);
+            b3 = _mm256_fmadd_ps(y, w3, b3);
+        }
+        _mm256_storeu_ps(p, a0);
+        _mm256_storeu_ps(p + OSCAR__TILE, a1);
+        _mm256_storeu_ps(p + 2 * OSCAR__TILE, a2);
+        _mm256_storeu_ps(p + 3 * OSCAR__TILE, a3);
+        _mm256_storeu_ps(q, b0);
+        _mm256_storeu_ps(q + OSCAR__TILE, b1);
+        _mm256_storeu_ps(q + 2 * OSCAR__TILE, b2);
+        _mm256_storeu_ps(q + 3 * OSCAR__TILE, b3);
+    }
+}
+
+/* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
+   then changes no number that is used: at most the sign of a zero gradient). */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__refine_step_avx2(const oscar__column *r, int c, int group, float diagonal,
+                                                         float limit)
+{
+    const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f), centre = _mm256_set1_ps(limit);
+    __m256 s = _mm256_loadu_ps(r->s + c / group * OSCAR__TILE), u = _mm256_loadu_ps(r->u + c * OSCAR__TILE);
+    __m256 curvature = _mm256_mul_ps(s, _mm256_set1_ps(diagonal)), level, step;
+    __m256 active = oscar__both_avx2(oscar__less_avx2(zero, s), oscar__less_avx2(zero, curvature)), moves;
+    level = _mm256_div_ps(_mm256_loadu_ps(r->gradient + c * OSCAR__TILE), oscar__pick_avx2(active, curvature, one));
+    level = _mm256_add_ps(oscar__floor_avx2(_mm256_sub_ps(u, level)), _mm256_set1_ps(0.5f));
+    level = _mm256_min_ps(centre, _mm256_max_ps(level, _mm256_sub_ps(zero, centre)));   /* the lowest one for a NaN */
+    step = _mm256_mul_ps(s, _mm256_sub_ps(level, u));
+    moves = oscar__both_avx2(active, oscar__less_avx2(zero, oscar__abs_avx2(step)));
+    _mm256_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx2(moves, level, u));
+    return oscar__pick_avx2(moves, step, zero);
+}
+
+/* 16 channels from `first` on, of one column: their steps, which change the gradients of those of them that follow. */
+static OSCAR__AVX2 void oscar__refine_sixteen_avx2(const oscar__encoder *e, oscar__column *column, int count, int first)
+{
+    const float *m = e->codec->metric + first * e->dim;
+    float limit = oscar__centre(e->codec->bits);
+    int c, j, q;
+    for (c = first; c < first + OSCAR__LANES; c++, m += e->dim)
+        for (q = 0; q < count; q++) {
+            oscar__column *r = &column[q];
+            __m256 step = oscar__refine_step_avx2(r, c, e->codec->group, m[c], limit);
+            _mm256_storeu_ps(r->steps + (c - first) * OSCAR__TILE, step);
+            for (j = c + 1; j < first + OSCAR__LANES; j++) {
+                float *g = r->gradient + j * OSCAR__TILE;
+                _mm256_storeu_ps(g, _mm256_fmadd_ps(step, _mm256_set1_ps(m[j]), _mm256_loadu_ps(g)));
+            }
+        }
+}
+
+/* One pass over the channels. The gradients of later channels get the steps of 16 channels at a time, in order. */
+static OSCAR__AVX2 void oscar__refine_pass_avx2(const oscar__encoder *e, oscar__column *column, int count)
+{
+    const float *m = e->codec->metric;
+    int dim = e->dim, q, c, group = e->codec->group;
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            __m256 s = _mm256_loadu_ps(column[q].s + c / group * OSCAR__TILE);
+            __m256 u = _mm256_loadu_ps(column[q].u + c * OSCAR__TILE);
+            _mm256_storeu_ps(column[q].x + c * OSCAR__TILE, _mm256_mul_ps(s, u));
+        }
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx2(dim, m, 0, dim, 0, a->x, b->x, a->gradient, b->gradient, 0);
+    }
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            float *g = column[q].gradient + c * OSCAR__TILE;
+            _mm256_storeu_ps(g, _mm256_sub_ps(_mm256_loadu_ps(g), _mm256_loadu_ps(column[q].z + c * OSCAR__TILE)));
+        }
+    for (c = 0; c < dim; c += OSCAR__LANES) {
+        oscar__refine_sixteen_avx2(e, column, count, c);
+        for (q = 0; q < count; q += 2) {
+            oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+            oscar__lane_product_avx2(dim, m, c, OSCAR__LANES, c + OSCAR__LANES, a->steps, b->steps, a->gradient,
+                                   b->gradient, 1);
+        }
+    }
+}
+
+/* Levels, z and S(x, z) of a column whose plain fit is done. */
+static OSCAR__AVX2 void oscar__refine_start_avx2(const oscar__encoder *e, oscar__column *r)
+{
+    const __m256 zero = _mm256_setzero_ps(), centre = _mm256_set1_ps(oscar__centre(e->codec->bits));
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m256 s = _mm256_loadu_ps(r->first + g * OSCAR__TILE);
+        __m256 alive = oscar__less_avx2(zero, s);
+        int at = g * n * OSCAR__TILE;
+        _mm256_storeu_ps(r->s + g * OSCAR__TILE, s);
+        _mm256_storeu_ps(r->xz + g * OSCAR__TILE, oscar__lane_sum_avx2(n, r->x + at, r->z + at));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            __m256 u = _mm256_sub_ps(_mm256_cvtepi32_ps(oscar__get_codes_avx2(r->codes + c * OSCAR__TILE)), centre);
+            _mm256_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx2(alive, u, zero));
+        }
+    }
+}
+
+/* The scales that keep <x^, x> under the metric. */
+static OSCAR__AVX2 void oscar__refine_scales_avx2(const oscar__encoder *e, oscar__column *r)
+{
+    const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f);
+    int g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * OSCAR__TILE;
+        __m256 uz = oscar__lane_sum_avx2(n, r->u + at * n, r->z + at * n), s;
+        __m256 positive = oscar__less_avx2(zero, uz), alive = oscar__less_avx2(zero, _mm256_loadu_ps(r->first + at));
+        s = _mm256_div_ps(_mm256_loadu_ps(r->xz + at), oscar__pick_avx2(positive, uz, one));
+        s = oscar__pick_avx2(positive, s, zero);
+        _mm256_storeu_ps(r->s + at, oscar__pick_avx2(alive, s, _mm256_loadu_ps(r->s + at)));
+    }
+}
+
+/* Takes the refined codes and scales of the rows where every scale is near the first one. */
+static OSCAR__AVX2 void oscar__refine_end_avx2(const oscar__encoder *e, oscar__column *r)
+{
+    const __m256 zero = _mm256_setzero_ps(), centre = _mm256_set1_ps(oscar__centre(e->codec->bits));
+    const __m256 limit = _mm256_set1_ps(e->codec->metadata == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __m256 good = oscar__at_least_avx2(zero, zero);
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m256 first = _mm256_loadu_ps(r->first + g * OSCAR__TILE), s = _mm256_loadu_ps(r->s + g * OSCAR__TILE);
+        __m256 near_enough = oscar__both_avx2(oscar__at_least_avx2(s, _mm256_mul_ps(_mm256_set1_ps(0.5f), first)),
+                                        oscar__at_least_avx2(_mm256_add_ps(first, first), s));
+        near_enough = oscar__both_avx2(near_enough, oscar__at_least_avx2(limit, s));
+        near_enough = oscar__either_avx2(near_enough, oscar__at_least_avx2(zero, first));
+        good = oscar__both_avx2(good, oscar__both_avx2(near_enough, oscar__finite_lanes_avx2(first)));
+    }
+    for (g = 0; g < e->dim / n; g++) {
+        float *first = r->first + g * OSCAR__TILE;
+        __m256 before = _mm256_loadu_ps(first);
+        __m256 taken = oscar__both_avx2(good, oscar__less_avx2(zero, before));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            unsigned char *codes = r->codes + c * OSCAR__TILE;
+            __m256i code = _mm256_cvttps_epi32(_mm256_add_ps(_mm256_loadu_ps(r->u + c * OSCAR__TILE), centre));
+            oscar__put_codes_avx2(codes, oscar__pick_int_avx2(taken, code, oscar__get_codes_avx2(codes)));
+        }
+        _mm256_storeu_ps(first, oscar__pick_avx2(taken, _mm256_loadu_ps(r->s + g * OSCAR__TILE), before));
+    }
+}
+
+static OSCAR__AVX2 void oscar__refine_tiles_avx2(oscar__encoder *e)
+{
+    oscar__column column[4 * OSCAR__TILE / 8];
+    float xz[4 * OSCAR__DIM_MAX], steps[4 * OSCAR__TILE * OSCAR__TILE];
+    int count = oscar__columns_of(e, 8, xz, steps, column), q, pass;
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx2(e->dim, e->codec->metric, 0, e->dim, 0, a->x, b->x, a->z, b->z, 0);
+    }
+    for (q = 0; q < count; q++) oscar__refine_start_avx2(e, &column[q]);
+    for (pass = 0; pass < 2; pass++) {
+        oscar__refine_pass_avx2(e, column, count);
+        for (q = 0; q < count; q++) oscar__refine_scales_avx2(e, &column[q]);
+    }
+    for (q = 0; q < count; q++) oscar__refine_end_avx2(e, &column[q]);
+}
+
+/* -- tiles: all of the row codec (3.11) -- */
+
+/* 8 rows of a tile, up to the metric. */
+static OSCAR__AVX2 void oscar__encode_lanes_avx2(const oscar__encoder *e, oscar__tile *tile, int lane, float *x,
+                                                 float *spare,
+                                      __m256i *guess)
+{
+    const oscar_codec *codec = e->codec;
+    int g, n = codec->group;
+    if (e->mean) oscar__subtract_mean_avx2(e, tile, lane, x);
+    if (codec->fit == OSCAR_CLIP && codec->clip > 0)
+        oscar__clamp_avx2(e->dim, (int)floor(codec->clip * e->dim), x, spare, guess);
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * n * OSCAR__TILE;
+        if (codec->fit == OSCAR_CLIP) oscar__fit_clip_avx2(e, tile, lane, g, x + at);
+        else _mm256_storeu_ps(tile->scale + g * OSCAR__TILE + lane,
+                             oscar__fit_unbiased_avx2(n, codec->bits, x + at, tile->codes + at + lane));
+    }
+}
+
+static OSCAR__AVX2 void oscar__encode_avx2(oscar__encoder *e, const float *rows)
+{
+    __m256i guess = _mm256_set1_epi32(0x3f800000);
+    int k, lane, g;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += 8) {
+            float *x = oscar__lanes_at(e, 0, k) + lane;
+            oscar__to_lanes_avx2(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
+            oscar__encode_lanes_avx2(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
+        }
+    if (e->codec->fit == OSCAR_CLIP) return;
+    if (e->codec->metric) oscar__refine_tiles_avx2(e);
+    for (k = 0; k < e->tiles; k++)
+        for (g = 0; g < e->dim / e->codec->group; g++)
+            for (lane = 0; lane < OSCAR__TILE; lane += 8) {
+                float *scale = e->tile[k].scale + g * OSCAR__TILE + lane;
+                _mm256_storeu_ps(scale, oscar__metadata_lanes_avx2(e, &e->tile[k], lane, _mm256_loadu_ps(scale)));
+            }
+}
+
+/* -- tiles: page words (3.12) -- */
+
+/* 16 words from 4 x 16 bytes: byte b of word t is byte t of row b. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_words_avx2(unsigned char *p, __m128i b0, __m128i b1, __m128i b2, __m128i b3)
+{
+    __m128i low01 = _mm_unpacklo_epi8(b0, b1), high01 = _mm_unpackhi_epi8(b0, b1);
+    __m128i low23 = _mm_unpacklo_epi8(b2, b3), high23 = _mm_unpackhi_epi8(b2, b3);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_unpacklo_epi16(low01, low23));
+    _mm_storeu_si128((__m128i *)(void *)(p + 16), _mm_unpackhi_epi16(low01, low23));
+    _mm_storeu_si128((__m128i *)(void *)(p + 32), _mm_unpacklo_epi16(high01, high23));
+    _mm_storeu_si128((__m128i *)(void *)(p + 48), _mm_unpackhi_epi16(high01, high23));
+}
+
+/* Codes of the channels c and c + 1. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__two_channels_avx2(const unsigned char *codes, int c)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(codes + c * OSCAR__TILE));
+}
+
+/* Planes are shifted inside 16-bit lanes: no code leaves its byte. */
+static OSCAR__AVX2 void oscar__pack_k_avx2(int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    int i, c, plane, w = 32 / bits;
+    for (i = 0; i < dim; i += w, tile += 4 * OSCAR__TILE) {
+        __m256i b01 = oscar__two_channels_avx2(codes, i), b23 = oscar__two_channels_avx2(codes, i + 2);
+        for (plane = 1; plane < w / 4; plane++) {
+            const __m128i shift = _mm_cvtsi32_si128(bits * plane);
+            c = i + 4 * plane;
+            b01 = _mm256_or_si256(b01, _mm256_sll_epi16(oscar__two_channels_avx2(codes, c), shift));
+            b23 = _mm256_or_si256(b23, _mm256_sll_epi16(oscar__two_channels_avx2(codes, c + 2), shift));
+        }
+        oscar__put_words_avx2(tile, _mm256_castsi256_si128(b01), _mm256_extracti128_si256(b01, 1),
+                              _mm256_castsi256_si128(b23), _mm256_extracti128_si256(b23, 1));
+    }
+}
+
+/* Four channels at a time: d[j] holds their codes of the tokens 4j .. 4j + 3. */
+static OSCAR__AVX2 void oscar__pack_v_avx2(int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    int c;
+    for (c = 0; c < dim; c += 4) {
+        const __m128i *p = (const __m128i *)(const void *)(codes + c * OSCAR__TILE);
+        __m128i r0 = _mm_loadu_si128(p), r1 = _mm_loadu_si128(p + 1), r2 = _mm_loadu_si128(p + 2);
+        __m128i r3 = _mm_loadu_si128(p + 3), d[4];
+        __m128i low01 = _mm_unpacklo_epi32(r0, r1), high01 = _mm_unpackhi_epi32(r0, r1);
+        __m128i low23 = _mm_unpacklo_epi32(r2, r3), high23 = _mm_unpackhi_epi32(r2, r3);
+        d[0] = _mm_unpacklo_epi64(low01, low23);
+        d[1] = _mm_unpackhi_epi64(low01, low23);
+        d[2] = _mm_unpacklo_epi64(high01, high23);
+        d[3] = _mm_unpackhi_epi64(high01, high23);
+        if (bits == 2) {
+            d[0] = _mm_or_si128(d[0], _mm_slli_epi32(d[1], 2));
+            d[2] = _mm_or_si128(d[2], _mm_slli_epi32(d[3], 2));
+            d[0] = _mm_or_si128(d[0], _mm_slli_epi32(d[2], 4));
+        } else {
+            d[0] = _mm_or_si128(d[0], _mm_slli_epi32(d[1], 4));
+            d[2] = _mm_or_si128(d[2], _mm_slli_epi32(d[3], 4));
+            _mm_storeu_si128((__m128i *)(void *)(tile + 4 * (dim + c)), d[2]);
+        }
+        _mm_storeu_si128((__m128i *)(void *)(tile + 4 * c), d[0]);
+    }
+}
+
+static OSCAR__AVX2 void oscar__pack_avx2(int is_k, int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    if (is_k) oscar__pack_k_avx2(bits, dim, codes, tile);
+    else oscar__pack_v_avx2(bits, dim, codes, tile);
+}
+
+/* 16 numbers as fp16, little endian as this machine is. None is a NaN. */
+static OSCAR__AVX2 void oscar__put_halves_avx2(const float *x, unsigned char *p)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(_mm256_loadu_ps(x), 0));
+    _mm_storeu_si128((__m128i *)(void *)(p + 16), _mm256_cvtps_ph(_mm256_loadu_ps(x + 8), 0));
+}
+
 /* -- eigensolver -- */
 
 /* Sums of the four vectors' lanes. */
@@ -9856,8 +11168,6 @@ OSCAR__INLINE OSCAR__AVX2 __m256 oscar__total_avx2(int limbs, const __m256i *all
 {
     return _mm256_cvtepi32_ps(limbs == 1 ? all[0] : _mm256_add_epi32(_mm256_slli_epi32(all[0], 8), all[1]));
 }
-
-OSCAR__INLINE OSCAR__AVX2 __m256 oscar__abs_avx2(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 
 /* 8 halves of metadata. */
 OSCAR__INLINE OSCAR__AVX2 __m256 oscar__halves_avx2(const unsigned char *p)
@@ -10322,6 +11632,1024 @@ static const oscar__attend_kernels oscar__attend_avx2 = {
 
 /* == 3.18 KERNELS: AVX-512 == */
 #if defined(OSCAR__HAS_AVX512)
+
+/* -- rows: numbers, transforms (3.3, 3.5) -- */
+
+#define OSCAR__ALL_avx512 0xffffu
+
+/* Masks of lanes: a compare, both, either, a choice, one more where it holds, and as bits. */
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__less_avx512(__m512 a, __m512 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__at_least_avx512(__m512 a, __m512 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__above_avx512(__m512i a, __m512i b) { return _mm512_cmpgt_epi32_mask(a,
+                                                                                                                 b); }
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__both_avx512(__mmask16 a, __mmask16 b) { return (__mmask16)(a & b); }
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__either_avx512(__mmask16 a, __mmask16 b) { return (__mmask16)(a | b); }
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__pick_avx512(__mmask16 mask, __m512 yes, __m512 no)
+{
+    return _mm512_mask_blend_ps(mask, no, yes);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__pick_int_avx512(__mmask16 mask, __m512i yes, __m512i no)
+{
+    return _mm512_mask_blend_epi32(mask, no, yes);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__add_if_avx512(__m512i x, __mmask16 mask)
+{
+    return _mm512_mask_add_epi32(x, mask, x, _mm512_set1_epi32(1));
+}
+
+OSCAR__INLINE OSCAR__AVX512 unsigned oscar__bits_avx512(__mmask16 mask) { return (unsigned)mask; }
+
+/* 1.5 where the mask holds, else 0.5. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__level2_avx512(__mmask16 mask)
+{
+    return _mm512_mask_blend_ps(mask, _mm512_set1_ps(0.5f), _mm512_set1_ps(1.5f));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__floor_avx512(__m512 x) { return _mm512_roundscale_ps(x, 0x09); }
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_codes_avx512(unsigned char *p, __m512i codes)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(codes));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__get_codes_avx512(const unsigned char *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__round_f16_avx512(__m512 x)
+{
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(x, 0));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen_f16_avx512(const unsigned char *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen_bf16_avx512(const unsigned char *p)
+{
+    __m512i halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_f16_avx512(unsigned char *p, __m512 x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(x, 0));
+}
+
+/* x: rounded. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_bf16_avx512(unsigned char *p, __m512 x)
+{
+    __m512i halves = _mm512_srli_epi32(_mm512_castps_si512(x), 16);
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(halves));
+}
+
+/* Four channels of every fourth row. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__part_rows_avx512(const float *const *rows, int c)
+{
+    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(rows[0] + c));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[4] + c), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[8] + c), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps(rows[12] + c), 3);
+}
+
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__abs_avx512(__m512 x)
+{
+    return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff)));
+}
+
+/* Lanes that are finite. */
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__finite_lanes_avx512(__m512 x)
+{
+    return oscar__at_least_avx512(_mm512_set1_ps(FLT_MAX), oscar__abs_avx512(x));
+}
+
+/* n: a multiple of 16. */
+static OSCAR__AVX512 int oscar__finite_avx512(const float *x, size_t n)
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    __m512i top = _mm512_setzero_si512();
+    size_t i;
+    for (i = 0; i < n; i += 16)
+        top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + i)), magnitude));
+    return !oscar__bits_avx512(oscar__above_avx512(top, _mm512_set1_epi32(0x7f7fffff)));
+}
+
+/* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__round_bf16_avx512(__m512 x)
+{
+    __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = oscar__above_avx512(_mm512_castps_si512(oscar__abs_avx512(x)), _mm512_set1_epi32(0x7f800000));
+    rounded = oscar__pick_int_avx512(nan, _mm512_or_si512(u, _mm512_set1_epi32(0x400000)), rounded);
+    return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-0x10000)));
+}
+
+static OSCAR__AVX512 void oscar__load_avx512(oscar_type type, const void *in, size_t n, float *out)
+{
+    const unsigned char *p = (const unsigned char *)in;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *out);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__widen_bf16_avx512(p + 2 * i));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__widen_f16_avx512(p + 2 * i));
+}
+
+static OSCAR__AVX512 void oscar__load_rounded_avx512(oscar_type type, const void *in, oscar_type to, size_t n,
+                                                     float *out)
+{
+    const float *x = (const float *)in;
+    size_t i;
+    if (oscar__type_size(to) == 4 || type == to) { oscar__load_avx512(type, in, n, out); return; }
+    if (oscar__type_size(type) == 2) { oscar__load_avx512(type, in, n, out); x = out; }
+    if (to == OSCAR_BF16)
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__round_bf16_avx512(_mm512_loadu_ps(x + i)));
+    else
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__round_f16_avx512(_mm512_loadu_ps(x + i)));
+}
+
+static OSCAR__AVX512 void oscar__store_avx512(oscar_type type, const float *in, size_t n, void *out)
+{
+    unsigned char *p = (unsigned char *)out;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *in);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 16) oscar__put_bf16_avx512(p + 2 * i,
+                                                           oscar__round_bf16_avx512(_mm512_loadu_ps(in + i)));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 16) oscar__put_f16_avx512(p + 2 * i, _mm512_loadu_ps(in + i));
+}
+
+static OSCAR__AVX512 void oscar__centre_avx512(int dim, const float *x, const float *mean, float *out)
+{
+    int i;
+    for (i = 0; i < dim; i += 16) _mm512_storeu_ps(out + i, _mm512_sub_ps(_mm512_loadu_ps(x + i),
+                                                                          _mm512_loadu_ps(mean + i)));
+}
+
+/* S(x, y) of one row. */
+static OSCAR__AVX512 float oscar__sum_products_avx512(int n, const float *x, const float *y)
+{
+    __m512 p = _mm512_setzero_ps();
+    __m256 p8;
+    __m128 p4;
+    int i;
+    for (i = 0; i < n; i += 16) p = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(y + i), p);
+    p8 = _mm256_add_ps(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
+    p4 = _mm_add_ps(_mm256_castps256_ps128(p8), _mm256_extractf128_ps(p8, 1));
+    p4 = _mm_add_ps(p4, _mm_movehl_ps(p4, p4));
+    return _mm_cvtss_f32(_mm_add_ss(p4, _mm_shuffle_ps(p4, p4, 0x55)));
+}
+
+/* (a, b) -> (a + b, a - b) */
+#define OSCAR__PAIR(a, b) do { __m512 pair_ = a; a = _mm512_add_ps(pair_, b); b = _mm512_sub_ps(pair_, b); } while (0)
+#define OSCAR__PAIRS4(a, b, c, d) do { \
+    OSCAR__PAIR(a, b); OSCAR__PAIR(c, d); OSCAR__PAIR(a, c); OSCAR__PAIR(b, d); } while (0)
+
+/* The strides inside a vector. (a, b) -> (a + b, a - b) is one fma by +-1, which does not round twice. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__fwht_vector_avx512(__m512 x)
+{
+    const __m512 s1 = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
+    const __m512 s2 = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
+    const __m512 s4 = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
+    const __m512 s8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
+    x = _mm512_fmadd_ps(x, s1, _mm512_shuffle_ps(x, x, 0xb1));
+    x = _mm512_fmadd_ps(x, s2, _mm512_shuffle_ps(x, x, 0x4e));
+    x = _mm512_fmadd_ps(x, s4, _mm512_shuffle_f32x4(x, x, 0xb1));
+    x = _mm512_fmadd_ps(x, s8, _mm512_shuffle_f32x4(x, x, 0x4e));
+    return x;
+}
+
+/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them. count is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_near_avx512(int count, float *x, __m512 scale)
+{
+    __m512 a, b, c, d, e, f, g, h;
+    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx512(_mm512_loadu_ps(x));
+    if (count > 1) b = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 16));
+    if (count > 2) {
+        c = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 2 * 16));
+        d = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 3 * 16));
+    }
+    if (count > 4) {
+        e = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 4 * 16));
+        f = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 5 * 16));
+        g = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 6 * 16));
+        h = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 7 * 16));
+    }
+    if (count == 2) OSCAR__PAIR(a, b);
+    if (count > 2) OSCAR__PAIRS4(a, b, c, d);
+    if (count > 4) {
+        OSCAR__PAIRS4(e, f, g, h);
+        OSCAR__PAIR(a, e); OSCAR__PAIR(b, f); OSCAR__PAIR(c, g); OSCAR__PAIR(d, h);
+    }
+    _mm512_storeu_ps(x, _mm512_mul_ps(a, scale));
+    if (count > 1) _mm512_storeu_ps(x + 16, _mm512_mul_ps(b, scale));
+    if (count > 2) {
+        _mm512_storeu_ps(x + 2 * 16, _mm512_mul_ps(c, scale));
+        _mm512_storeu_ps(x + 3 * 16, _mm512_mul_ps(d, scale));
+    }
+    if (count > 4) {
+        _mm512_storeu_ps(x + 4 * 16, _mm512_mul_ps(e, scale));
+        _mm512_storeu_ps(x + 5 * 16, _mm512_mul_ps(f, scale));
+        _mm512_storeu_ps(x + 6 * 16, _mm512_mul_ps(g, scale));
+        _mm512_storeu_ps(x + 7 * 16, _mm512_mul_ps(h, scale));
+    }
+}
+
+/* The two strides `stride` and 2 stride of a block, or (two = 0) one. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_far_avx512(int two, int stride, float *x, __m512 scale)
+{
+    int i;
+    for (i = 0; i < stride; i += 16) {
+        float *p = x + i;
+        __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + stride), c = a, d = b;
+        if (two) {
+            c = _mm512_loadu_ps(p + 2 * stride);
+            d = _mm512_loadu_ps(p + 3 * stride);
+            OSCAR__PAIRS4(a, b, c, d);
+            _mm512_storeu_ps(p + 2 * stride, _mm512_mul_ps(c, scale));
+            _mm512_storeu_ps(p + 3 * stride, _mm512_mul_ps(d, scale));
+        } else OSCAR__PAIR(a, b);
+        _mm512_storeu_ps(p, _mm512_mul_ps(a, scale));
+        _mm512_storeu_ps(p + stride, _mm512_mul_ps(b, scale));
+    }
+}
+
+/* A block of more than 8 vectors: 8 at a time, then one stride if their number is odd, then two at a time. Only the
+   last pass scales; a product with 1 is exact. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_block_avx512(int block, float *x, __m512 scale)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    int stride = 8 * 16, left = 0, i;
+    for (i = stride; i < block; i *= 2) left++;
+    for (i = 0; i < block; i += stride) oscar__fwht_near_avx512(8, x + i, one);
+    if (left % 2) {
+        for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx512(0, stride, x + i, left == 1 ? scale : one);
+        stride *= 2;
+    }
+    for (; stride < block; stride *= 4)
+        for (i = 0; i < block; i += 4 * stride)
+            oscar__fwht_far_avx512(1, stride, x + i, 4 * stride == block ? scale : one);
+}
+
+/* Blocks of less than a vector are left to the scalar code. */
+static OSCAR__AVX512 void oscar__fwht_scaled_avx512(int n, float factor, float *x)
+{
+    const __m512 scale = _mm512_set1_ps(factor);
+    int block = oscar__pow2_divisor(n), i;
+    for (i = 0; i < n; i += block) {
+        if (block == 16) oscar__fwht_near_avx512(1, x + i, scale);
+        else if (block == 2 * 16) oscar__fwht_near_avx512(2, x + i, scale);
+        else if (block == 4 * 16) oscar__fwht_near_avx512(4, x + i, scale);
+        else if (block == 8 * 16) oscar__fwht_near_avx512(8, x + i, scale);
+        else oscar__fwht_block_avx512(block, x + i, scale);
+    }
+}
+
+static OSCAR__AVX512 void oscar__fwht_avx512(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 16) oscar__fwht_row(n, x);
+    else oscar__fwht_scaled_avx512(n, oscar__fwht_scale(n), x);
+}
+
+static OSCAR__AVX512 void oscar__butterfly_avx512(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 16) oscar__butterfly(n, x);
+    else oscar__fwht_scaled_avx512(n, 1.0f, x);
+}
+
+#undef OSCAR__PAIR
+#undef OSCAR__PAIRS4
+
+/* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
+   d are the rows. long: written out, so that the sums stay in registers. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__rotate_panel_avx512(int width, int n, const float *m, const float *const *x,
+                                                            float *const *out)
+{
+    const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
+    __m512 b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    __m512 c0 = a0, c1 = a0, c2 = a0, c3 = a0;
+    __m512 d0 = a0, d1 = a0, d2 = a0, d3 = a0;
+    int i;
+    for (i = 0; i < n; i++, m += n) {
+        const __m512 s0 = _mm512_set1_ps(x0[i]);
+        const __m512 s1 = _mm512_set1_ps(x1[i]);
+        const __m512 s2 = _mm512_set1_ps(x2[i]);
+        const __m512 s3 = _mm512_set1_ps(x3[i]);
+        {
+            const __m512 w = _mm512_loadu_ps(m + 0);
+            a0 = _mm512_fmadd_ps(s0, w, a0);
+            b0 = _mm512_fmadd_ps(s1, w, b0);
+            c0 = _mm512_fmadd_ps(s2, w, c0);
+            d0 = _mm512_fmadd_ps(s3, w, d0);
+        }
+        if (width > 1) {
+            const __m512 w = _mm512_loadu_ps(m + 16);
+            a1 = _mm512_fmadd_ps(s0, w, a1);
+            b1 = _mm512_fmadd_ps(s1, w, b1);
+            c1 = _mm512_fmadd_ps(s2, w, c1);
+            d1 = _mm512_fmadd_ps(s3, w, d1);
+        }
+        if (width > 2) {
+            const __m512 w = _mm512_loadu_ps(m + 32);
+            a2 = _mm512_fmadd_ps(s0, w, a2);
+            b2 = _mm512_fmadd_ps(s1, w, b2);
+            c2 = _mm512_fmadd_ps(s2, w, c2);
+            d2 = _mm512_fmadd_ps(s3, w, d2);
+        }
+        if (width > 3) {
+            const __m512 w = _mm512_loadu_ps(m + 48);
+            a3 = _mm512_fmadd_ps(s0, w, a3);
+            b3 = _mm512_fmadd_ps(s1, w, b3);
+            c3 = _mm512_fmadd_ps(s2, w, c3);
+            d3 = _mm512_fmadd_ps(s3, w, d3);
+        }
+    }
+    _mm512_storeu_ps(out[0], a0);
+    _mm512_storeu_ps(out[1], b0);
+    _mm512_storeu_ps(out[2], c0);
+    _mm512_storeu_ps(out[3], d0);
+    if (width > 1) {
+        _mm512_storeu_ps(out[0] + 16, a1);
+        _mm512_storeu_ps(out[1] + 16, b1);
+        _mm512_storeu_ps(out[2] + 16, c1);
+        _mm512_storeu_ps(out[3] + 16, d1);
+    }
+    if (width > 2) {
+        _mm512_storeu_ps(out[0] + 32, a2);
+        _mm512_storeu_ps(out[1] + 32, b2);
+        _mm512_storeu_ps(out[2] + 32, c2);
+        _mm512_storeu_ps(out[3] + 32, d2);
+    }
+    if (width > 3) {
+        _mm512_storeu_ps(out[0] + 48, a3);
+        _mm512_storeu_ps(out[1] + 48, b3);
+        _mm512_storeu_ps(out[2] + 48, c3);
+        _mm512_storeu_ps(out[3] + 48, d3);
+    }
+}
+
+/* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
+   missing ones. */
+static OSCAR__AVX512 void oscar__rotate_avx512(int n, int rows, const float *m, const float *x, float *out)
+{
+    const size_t row = (size_t)n;
+    int j = 0, r, k, i, width;
+    for (; j + 16 <= n; j += width * 16) {
+        width = j + 64 <= n ? 4 : j + 32 <= n ? 2 : 1;
+        for (r = 0; r < rows; r += 4) {
+            const float *from[4];
+            float *to[4];
+            for (k = 0; k < 4; k++) {
+                size_t at = row * (size_t)(r + k < rows ? r + k : rows - 1);
+                from[k] = x + at;
+                to[k] = out + at + j;
+            }
+            if (width == 4) oscar__rotate_panel_avx512(4, n, m + j, from, to);
+            else if (width == 2) oscar__rotate_panel_avx512(2, n, m + j, from, to);
+            else oscar__rotate_panel_avx512(1, n, m + j, from, to);
+        }
+    }
+    for (; j < n; j++)   /* less than a vector is left */
+        for (r = 0; r < rows; r++) {
+            float sum = 0.0f;
+            for (i = 0; i < n; i++) sum = fmaf(x[row * (size_t)r + (size_t)i], m[row * (size_t)i + (size_t)j], sum);
+            out[row * (size_t)r + (size_t)j] = sum;
+        }
+}
+
+/* -- rows: page mean (3.12) -- */
+
+/* z_j: one chain over the tokens. dim: a multiple of 16. */
+static OSCAR__AVX512 void oscar__mean_sum_avx512(int tokens, int dim, const float *x, float *z)
+{
+    const __m512 share = _mm512_set1_ps((float)(1.0 / tokens));
+    const size_t row = (size_t)dim;
+    int t, j;
+    for (j = 0; j + 4 * 16 <= dim; j += 4 * 16) {
+        const float *p = x + j;
+        __m512 a = _mm512_setzero_ps(), b = a, c = a, d = a;
+        for (t = 0; t < tokens; t++, p += row) {
+            a = _mm512_fmadd_ps(_mm512_loadu_ps(p), share, a);
+            b = _mm512_fmadd_ps(_mm512_loadu_ps(p + 16), share, b);
+            c = _mm512_fmadd_ps(_mm512_loadu_ps(p + 2 * 16), share, c);
+            d = _mm512_fmadd_ps(_mm512_loadu_ps(p + 3 * 16), share, d);
+        }
+        _mm512_storeu_ps(z + j, a);
+        _mm512_storeu_ps(z + j + 16, b);
+        _mm512_storeu_ps(z + j + 2 * 16, c);
+        _mm512_storeu_ps(z + j + 3 * 16, d);
+    }
+    for (; j < dim; j += 16) {
+        const float *p = x + j;
+        __m512 a = _mm512_setzero_ps();
+        for (t = 0; t < tokens; t++, p += row) a = _mm512_fmadd_ps(_mm512_loadu_ps(p), share, a);
+        _mm512_storeu_ps(z + j, a);
+    }
+}
+
+static OSCAR__AVX512 void oscar__mean_levels_avx512(int dim, const float *z, float s, float *n, unsigned char *bytes)
+{
+    const __m512 top = _mm512_set1_ps(127.5f), bottom = _mm512_set1_ps(-127.5f), half = _mm512_set1_ps(0.5f);
+    int j;
+    for (j = 0; j < dim; j += 16) {
+        __m512 level = half;
+        if (s > 0) level = _mm512_add_ps(oscar__floor_avx512(_mm512_div_ps(_mm512_loadu_ps(z + j), _mm512_set1_ps(s))),
+                                         half);
+        level = _mm512_min_ps(top, _mm512_max_ps(bottom, level));
+        _mm512_storeu_ps(n + j, level);
+        oscar__put_codes_avx512(bytes + j, _mm512_cvttps_epi32(_mm512_add_ps(level, top)));
+    }
+}
+
+/* -- tiles: rows side by side in the lanes of vectors, [channel][16 rows] (3.11) -- */
+
+/* Every step is that of the scalar code for one row, for 16 rows at a time. x is always [channels][16], from the lane
+   on where the 16 rows start. */
+
+/* Four channels of 16 rows, from rows [16][dim]. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(const float *const *rows, int c, float *out)
+{
+    __m512 a = oscar__part_rows_avx512(rows, c), b = oscar__part_rows_avx512(rows + 1, c);
+    __m512 d = oscar__part_rows_avx512(rows + 2, c), e = oscar__part_rows_avx512(rows + 3, c);
+    __m512 t0 = _mm512_unpacklo_ps(a, b), t1 = _mm512_unpackhi_ps(a, b);
+    __m512 t2 = _mm512_unpacklo_ps(d, e), t3 = _mm512_unpackhi_ps(d, e);
+    _mm512_storeu_ps(out, _mm512_shuffle_ps(t0, t2, 0x44));
+    _mm512_storeu_ps(out + OSCAR__TILE, _mm512_shuffle_ps(t0, t2, 0xee));
+    _mm512_storeu_ps(out + 2 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0x44));
+    _mm512_storeu_ps(out + 3 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0xee));
+}
+
+/* 16 rows from `first` on; the last of all `count` rows stands in for those after it. */
+static OSCAR__AVX512 void oscar__to_lanes_avx512(int dim, int first, int count, const float *rows, float *x)
+{
+    const float *row[16];
+    int c, t;
+    for (t = 0; t < 16; t++)
+        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
+    for (c = 0; c < dim; c += 4) oscar__turn_four_avx512(row, c, x + c * OSCAR__TILE);
+}
+
+/* The end of S: the tree over 16 chains. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__tree_avx512(__m512 *chain)
+{
+    int l, step;
+    for (step = OSCAR__LANES / 2; step; step /= 2)
+        for (l = 0; l < step; l++) chain[l] = _mm512_add_ps(chain[l], chain[l + step]);
+    return chain[0];
+}
+
+static OSCAR__AVX512 __m512 oscar__lane_sum_avx512(int n, const float *x, const float *y)
+{
+    __m512 chain[OSCAR__LANES];
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l += 4) {
+        __m512 p0 = _mm512_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        for (c = l * OSCAR__TILE; c < n * OSCAR__TILE; c += OSCAR__LANES * OSCAR__TILE) {
+            const float *a = x + c, *b = y + c;
+            p0 = _mm512_fmadd_ps(_mm512_loadu_ps(a), _mm512_loadu_ps(b), p0);
+            p1 = _mm512_fmadd_ps(_mm512_loadu_ps(a + OSCAR__TILE), _mm512_loadu_ps(b + OSCAR__TILE), p1);
+            p2 = _mm512_fmadd_ps(_mm512_loadu_ps(a + 2 * OSCAR__TILE), _mm512_loadu_ps(b + 2 * OSCAR__TILE), p2);
+            p3 = _mm512_fmadd_ps(_mm512_loadu_ps(a + 3 * OSCAR__TILE), _mm512_loadu_ps(b + 3 * OSCAR__TILE), p3);
+        }
+        chain[l] = p0;
+        chain[l + 1] = p1;
+        chain[l + 2] = p2;
+        chain[l + 3] = p3;
+    }
+    return oscar__tree_avx512(chain);
+}
+
+/* Subtracts the page mean from the rows that it makes shorter. lane: of the tile, of the first row. */
+static OSCAR__AVX512 void oscar__subtract_mean_avx512(const oscar__encoder *e, oscar__tile *tile, int lane, float *x)
+{
+    const __m512 s = _mm512_set1_ps(e->mean_scale);
+    __m512 chain_x[OSCAR__LANES], chain_y[OSCAR__LANES], xx, yy;
+    __mmask16 shorter;
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m512 px = _mm512_setzero_ps(), py = px;
+        for (c = l; c < e->dim; c += OSCAR__LANES) {
+            __m512 one = _mm512_loadu_ps(x + c * OSCAR__TILE), y = _mm512_fnmadd_ps(_mm512_set1_ps(e->mean[c]), s, one);
+            px = _mm512_fmadd_ps(one, one, px);
+            py = _mm512_fmadd_ps(y, y, py);
+        }
+        chain_x[l] = px;
+        chain_y[l] = py;
+    }
+    xx = oscar__tree_avx512(chain_x);
+    yy = oscar__tree_avx512(chain_y);
+    shorter = oscar__less_avx512(yy, xx);
+    tile->kept |= (~oscar__bits_avx512(shorter) & OSCAR__ALL_avx512) << lane;
+    if (e->overflow == OSCAR__REFUSE) {
+        tile->bad |= (~oscar__bits_avx512(oscar__finite_lanes_avx512(xx)) & OSCAR__ALL_avx512) << lane;
+        tile->bad |= (~oscar__bits_avx512(oscar__finite_lanes_avx512(yy)) & OSCAR__ALL_avx512) << lane;
+    }
+    for (c = 0; c < e->dim; c++) {
+        __m512 one = _mm512_loadu_ps(x + c * OSCAR__TILE), y = _mm512_fnmadd_ps(_mm512_set1_ps(e->mean[c]), s, one);
+        _mm512_storeu_ps(x + c * OSCAR__TILE, oscar__pick_avx512(shorter, y, one));
+    }
+}
+
+/* Rounds scales or minima to the metadata type. Lanes that overflow are returned and saturated. */
+static OSCAR__AVX512 __mmask16 oscar__metadata_round_avx512(oscar_type type, __m512 *x)
+{
+    const __m512 zero = _mm512_setzero_ps(), limit = _mm512_set1_ps(type == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __m512 rounded = type == OSCAR_F32 ? *x : oscar__round_f16_avx512(*x), capped;
+    __mmask16 fits = oscar__at_least_avx512(limit, oscar__abs_avx512(rounded));
+    capped = oscar__pick_avx512(oscar__less_avx512(zero, rounded), limit, zero);
+    capped = oscar__pick_avx512(oscar__less_avx512(rounded, zero), _mm512_sub_ps(zero, limit), capped);
+    *x = oscar__pick_avx512(fits, rounded, capped);
+    return fits;
+}
+
+/* Rounds row_count numbers of a tile's metadata. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__metadata_lanes_avx512(const oscar__encoder *e, oscar__tile *tile, int lane,
+                                                                __m512 x)
+{
+    __mmask16 fits = oscar__metadata_round_avx512(e->codec->metadata, &x);
+    if (e->overflow == OSCAR__REFUSE) tile->bad |= (~oscar__bits_avx512(fits) & OSCAR__ALL_avx512) << lane;
+    return x;
+}
+
+/* How many of dim magnitudes are above `middle`. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__count_above_avx512(int dim, const float *magnitude, __m512i middle)
+{
+    __m512i a = _mm512_setzero_si512(), b = a;
+    int c;
+    for (c = 0; c < dim; c += 2) {
+        const float *p = magnitude + c * OSCAR__TILE;
+        a = oscar__add_if_avx512(a, oscar__above_avx512(_mm512_castps_si512(_mm512_loadu_ps(p)), middle));
+        b = oscar__add_if_avx512(b, oscar__above_avx512(_mm512_castps_si512(_mm512_loadu_ps(p + OSCAR__TILE)), middle));
+    }
+    return _mm512_add_epi32(a, b);
+}
+
+/* The magnitude of a rank in each row, by bisection on its bits. It starts at a guess and moves away from it in steps
+   that double, and it ends early where a bound has just rank + 1 magnitudes below: the largest of them is it. */
+static OSCAR__AVX512 __m512 oscar__rank_avx512(int dim, int rank, const float *magnitude, __m512i guess)
+{
+    const __m512i one = _mm512_set1_epi32(1), above_rank = _mm512_set1_epi32(dim - rank - 1);
+    __m512i low = _mm512_setzero_si512(), high = _mm512_set1_epi32(0x7f800000), step = _mm512_set1_epi32(1 << 19);
+    __m512i middle = guess, found = low;
+    int c;
+    while (oscar__bits_avx512(oscar__above_avx512(high, low))) {
+        __m512i above = oscar__count_above_avx512(dim, magnitude, middle), centre;
+        __mmask16 too_low = oscar__above_avx512(above, above_rank), near_enough = oscar__above_avx512(above_rank,
+                                                                                                      above);
+        high = oscar__pick_int_avx512(too_low, high, middle);
+        low = oscar__pick_int_avx512(too_low, _mm512_add_epi32(middle, one),
+                                 oscar__pick_int_avx512(near_enough, low, middle));
+        centre = _mm512_add_epi32(low, _mm512_srli_epi32(_mm512_sub_epi32(high, low), 1));
+        middle = oscar__pick_int_avx512(too_low, _mm512_min_epu32(centre, _mm512_add_epi32(low, step)),
+                                    _mm512_max_epi32(centre, _mm512_sub_epi32(high, step)));
+        step = _mm512_min_epu32(_mm512_add_epi32(step, step), _mm512_set1_epi32(1 << 30));
+    }
+    for (c = 0; c < dim; c++) {
+        __m512i one_magnitude = _mm512_castps_si512(_mm512_loadu_ps(magnitude + c * OSCAR__TILE));
+        __mmask16 above = oscar__above_avx512(one_magnitude, low);
+        found = oscar__pick_int_avx512(above, found, _mm512_max_epi32(found, one_magnitude));
+    }
+    return _mm512_castsi512_ps(found);
+}
+
+/* CLIP: clamps rows to the magnitude of a rank. guess: about where it is, and then where it was. */
+static OSCAR__AVX512 void oscar__clamp_avx512(int dim, int rank, float *x, float *magnitude, __m512i *guess)
+{
+    __m512 tau, minus;
+    int c;
+    for (c = 0; c < dim; c++)
+        _mm512_storeu_ps(magnitude + c * OSCAR__TILE, oscar__abs_avx512(_mm512_loadu_ps(x + c * OSCAR__TILE)));
+    tau = oscar__rank_avx512(dim, rank, magnitude, *guess);
+    minus = _mm512_sub_ps(_mm512_setzero_ps(), tau);
+    for (c = 0; c < dim; c++) {
+        __m512 one = _mm512_min_ps(tau, _mm512_loadu_ps(x + c * OSCAR__TILE));
+        _mm512_storeu_ps(x + c * OSCAR__TILE, _mm512_max_ps(minus, one));
+    }
+    *guess = _mm512_castps_si512(tau);
+}
+
+/* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo,
+                                                          unsigned char *codes)
+{
+    const __mmask16 positive = oscar__less_avx512(_mm512_setzero_ps(), s);
+    const __m512i none = _mm512_setzero_si512();
+    const __m512 half = _mm512_set1_ps(0.5f), divisor = oscar__pick_avx512(positive, s, half);
+    const __m512 t0 = _mm512_mul_ps(half, s), t1 = _mm512_mul_ps(_mm512_set1_ps(1.5f), s);
+    const __m512 t2 = _mm512_mul_ps(_mm512_set1_ps(2.5f), s);
+    int c;
+    for (c = 0; c < n; c++) {
+        __m512 y = _mm512_sub_ps(_mm512_loadu_ps(x + c * OSCAR__TILE), lo);
+        __m512i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx512(none, oscar__at_least_avx512(y, t0));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(y, t1));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(y, t2));
+        } else {
+            __m512 level = _mm512_add_ps(_mm512_div_ps(y, divisor), half);
+            level = _mm512_min_ps(_mm512_set1_ps(15.0f), _mm512_max_ps(level, _mm512_setzero_ps()));
+            code = _mm512_cvttps_epi32(level);
+        }
+        oscar__put_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(positive, code, none));
+    }
+}
+
+/* CLIP, one group of n channels of clamped rows. Minimum and maximum may be a zero of either sign until 0 is added. */
+static OSCAR__AVX512 void oscar__fit_clip_avx512(const oscar__encoder *e, oscar__tile *tile, int lane, int g,
+                                                 const float *x)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    int n = e->codec->group, c, at = g * OSCAR__TILE + lane;
+    __m512 lo = _mm512_loadu_ps(x), hi = lo, lo2 = lo, hi2 = lo, s;
+    for (c = 0; c < n; c += 2) {
+        __m512 a = _mm512_loadu_ps(x + c * OSCAR__TILE), b = _mm512_loadu_ps(x + (c + 1) * OSCAR__TILE);
+        lo = _mm512_min_ps(a, lo);
+        hi = _mm512_max_ps(a, hi);
+        lo2 = _mm512_min_ps(b, lo2);
+        hi2 = _mm512_max_ps(b, hi2);
+    }
+    lo = _mm512_add_ps(_mm512_min_ps(lo, lo2), zero);
+    hi = _mm512_add_ps(_mm512_max_ps(hi, hi2), zero);
+    s = _mm512_div_ps(_mm512_sub_ps(hi, lo), _mm512_set1_ps(e->codec->bits == 2 ? 3.0f : 15.0f));
+    s = oscar__metadata_lanes_avx512(e, tile, lane, s);
+    lo = oscar__metadata_lanes_avx512(e, tile, lane, lo);
+    _mm512_storeu_ps(tile->scale + at, s);
+    _mm512_storeu_ps(tile->minimum + at, lo);
+    if (e->codec->bits == 2) oscar__clip_codes_avx512(n, 2, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    else oscar__clip_codes_avx512(n, 4, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+}
+
+/* UNBIASED, 2 bits: S(x, u) and S(u, u) of the four steps t. |u| is 1.5 where x >= t or x < -t, else 0.5: an integer
+   compare of |x|, less one unit where x < 0. S(u, u) is exact in any order, so it is counted. */
+static OSCAR__AVX512 void oscar__try_steps2_avx512(int n, const float *x, const __m512 *t, __m512 *xu, __m512 *uu)
+{
+    __m512 chain[4][OSCAR__LANES];
+    __m512i t0 = _mm512_castps_si512(t[0]), t1 = _mm512_castps_si512(t[1]), t2 = _mm512_castps_si512(t[2]);
+    __m512i t3 = _mm512_castps_si512(t[3]), one = _mm512_set1_epi32(1), many[4];
+    int l, c, a;
+    t0 = _mm512_sub_epi32(t0, one);
+    t1 = _mm512_sub_epi32(t1, one);
+    t2 = _mm512_sub_epi32(t2, one);
+    t3 = _mm512_sub_epi32(t3, one);
+    for (a = 0; a < 4; a++) many[a] = _mm512_setzero_si512();
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m512 p0 = _mm512_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        __m512i n0 = many[0], n1 = many[1], n2 = many[2], n3 = many[3];
+        for (c = l; c < n; c += OSCAR__LANES) {
+            __m512 value = _mm512_loadu_ps(x + c * OSCAR__TILE), size = oscar__abs_avx512(value);
+            __m512i key = _mm512_sub_epi32(_mm512_castps_si512(size), _mm512_srli_epi32(_mm512_castps_si512(value),
+                                                                                        31));
+            __mmask16 m0 = oscar__above_avx512(key, t0), m1 = oscar__above_avx512(key, t1);
+            __mmask16 m2 = oscar__above_avx512(key, t2), m3 = oscar__above_avx512(key, t3);
+            p0 = _mm512_fmadd_ps(size, oscar__level2_avx512(m0), p0);
+            p1 = _mm512_fmadd_ps(size, oscar__level2_avx512(m1), p1);
+            p2 = _mm512_fmadd_ps(size, oscar__level2_avx512(m2), p2);
+            p3 = _mm512_fmadd_ps(size, oscar__level2_avx512(m3), p3);
+            n0 = oscar__add_if_avx512(n0, m0);
+            n1 = oscar__add_if_avx512(n1, m1);
+            n2 = oscar__add_if_avx512(n2, m2);
+            n3 = oscar__add_if_avx512(n3, m3);
+        }
+        chain[0][l] = p0;
+        chain[1][l] = p1;
+        chain[2][l] = p2;
+        chain[3][l] = p3;
+        many[0] = n0;
+        many[1] = n1;
+        many[2] = n2;
+        many[3] = n3;
+    }
+    for (a = 0; a < 4; a++) {
+        __m512i quarters = _mm512_add_epi32(_mm512_slli_epi32(many[a], 3), _mm512_set1_epi32(n));
+        xu[a] = oscar__tree_avx512(chain[a]);
+        uu[a] = _mm512_mul_ps(_mm512_cvtepi32_ps(quarters), _mm512_set1_ps(0.25f));
+    }
+}
+
+/* The level nearest to x / t, 4 bits. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__level4_avx512(__m512 x, __m512 t)
+{
+    __m512 level = _mm512_add_ps(oscar__floor_avx512(_mm512_div_ps(x, t)), _mm512_set1_ps(0.5f));
+    return _mm512_min_ps(_mm512_set1_ps(7.5f), _mm512_max_ps(_mm512_set1_ps(-7.5f), level));
+}
+
+/* The same for 4 bits. */
+static OSCAR__AVX512 void oscar__try_steps4_avx512(int n, const float *x, const __m512 *t, __m512 *xu, __m512 *uu)
+{
+    __m512 chain[OSCAR__LANES];
+    int a, l, c;
+    for (a = 0; a < 4; a++) {
+        uu[a] = _mm512_setzero_ps();
+        for (l = 0; l < OSCAR__LANES; l++) {
+            __m512 p = _mm512_setzero_ps();
+            for (c = l; c < n; c += OSCAR__LANES) {
+                __m512 value = _mm512_loadu_ps(x + c * OSCAR__TILE), u = oscar__level4_avx512(value, t[a]);
+                p = _mm512_fmadd_ps(value, u, p);
+                uu[a] = _mm512_fmadd_ps(u, u, uu[a]);
+            }
+            chain[l] = p;
+        }
+        xu[a] = oscar__tree_avx512(chain);
+    }
+}
+
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t,
+                                                              __mmask16 active, unsigned char *codes)
+{
+    const __m512 zero = _mm512_setzero_ps(), minus = _mm512_sub_ps(zero, t), centre = _mm512_set1_ps(7.5f);
+    const __m512i none = _mm512_setzero_si512();
+    int c;
+    for (c = 0; c < n; c++) {
+        __m512 value = _mm512_loadu_ps(x + c * OSCAR__TILE);
+        __m512i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx512(none, oscar__at_least_avx512(value, minus));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(value, zero));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(value, t));
+        } else code = _mm512_cvttps_epi32(_mm512_add_ps(oscar__level4_avx512(value, t), centre));
+        oscar__put_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(active, code, none));
+    }
+}
+
+/* UNBIASED, one group of n channels: codes, and the scales before rounding. */
+static OSCAR__AVX512 __m512 oscar__fit_unbiased_avx512(int n, int bits, const float *x, unsigned char *codes)
+{
+    const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+    __m512 xx = oscar__lane_sum_avx512(n, x, x), r = _mm512_sqrt_ps(_mm512_div_ps(xx, _mm512_set1_ps((float)n)));
+    __m512 t[4], xu[4], uu[4], best = zero, best_xu = zero, best_t = one, scale;
+    __mmask16 finite = oscar__finite_lanes_avx512(xx), active, positive;
+    int a;
+    for (a = 0; a < 4; a++) t[a] = _mm512_mul_ps(r, _mm512_set1_ps(oscar__steps[bits == 4][a]));
+    active = oscar__both_avx512(finite, oscar__less_avx512(zero, t[0]));
+    for (a = 0; a < 4; a++) t[a] = oscar__pick_avx512(active, t[a], one);
+    if (bits == 2) oscar__try_steps2_avx512(n, x, t, xu, uu);
+    else oscar__try_steps4_avx512(n, x, t, xu, uu);
+    for (a = 0; a < 4; a++) {
+        __m512 score = _mm512_div_ps(_mm512_mul_ps(xu[a], xu[a]), uu[a]);
+        __mmask16 better = oscar__less_avx512(best, score);
+        best = a ? oscar__pick_avx512(better, score, best) : score;
+        best_xu = a ? oscar__pick_avx512(better, xu[a], best_xu) : xu[0];
+        best_t = a ? oscar__pick_avx512(better, t[a], best_t) : t[0];
+    }
+    if (bits == 2) oscar__unbiased_codes_avx512(n, 2, x, best_t, active, codes);
+    else oscar__unbiased_codes_avx512(n, 4, x, best_t, active, codes);
+    positive = oscar__both_avx512(active, oscar__less_avx512(zero, best_xu));
+    scale = oscar__pick_avx512(positive, _mm512_div_ps(xx, oscar__pick_avx512(positive, best_xu, one)), zero);
+    return oscar__pick_avx512(finite, scale, xx);
+}
+
+/* -- tiles: refining (3.11) -- */
+
+/* out_j = fmaf(from_i, M[first + i][j], ...) over i = 0 .. count - 1 in order, from +0 or (add) from out_j, for j from
+   `start` on; of two columns. from: [count][16]. */
+static OSCAR__AVX512 void oscar__lane_product_avx512(int dim, const float *m, int first, int count, int start,
+                                                     const float *from0,
+                                      const float *from1, float *out0, float *out1, int add)
+{
+    int i, j;
+    for (j = start; j < dim; j += 4) {
+        const float *w = m + first * dim + j;
+        float *p = out0 + j * OSCAR__TILE, *q = out1 + j * OSCAR__TILE;
+        __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        if (add) {
+            a0 = _mm512_loadu_ps(p);
+            a1 = _mm512_loadu_ps(p + OSCAR__TILE);
+            a2 = _mm512_loadu_ps(p + 2 * OSCAR__TILE);
+            a3 = _mm512_loadu_ps(p + 3 * OSCAR__TILE);
+            b0 = _mm512_loadu_ps(q);
+            b1 = _mm512_loadu_ps(q + OSCAR__TILE);
+            b2 = _mm512_loadu_ps(q + 2 * OSCAR__TILE);
+            b3 = _mm512_loadu_ps(q + 3 * OSCAR__TILE);
+        }
+        for (i = 0; i < count; i++, w += dim) {
+            __m512 x = _mm512_loadu_ps(from0 + i * OSCAR__TILE), y = _mm512_loadu_ps(from1 + i * OSCAR__TILE);
+            __m512 w0 = _mm512_set1_ps(w[0]), w1 = _mm512_set1_ps(w[1]), w2 = _mm512_set1_ps(w[2]),
+                w3 = _mm512_set1_ps(w[3]);
+            a0 = _mm512_fmadd_ps(x, w0, a0);
+            b0 = _mm512_fmadd_ps(y, w0, b0);
+            a1 = _mm512_fmadd_ps(x, w1, a1);
+            b1 = _mm512_fmadd_ps(y, w1, b1);
+            a2 = _mm512_fmadd_ps(x, w2, a2);
+            b2 = _mm512_fmadd_ps(y, w2, b2);
+            a3 = _mm512_fmadd_ps(x, w3, a3);
+            b3 = _mm512_fmadd_ps(y, w3, b3);
+        }
+        _mm512_storeu_ps(p, a0);
+        _mm512_storeu_ps(p + OSCAR__TILE, a1);
+        _mm512_storeu_ps(p + 2 * OSCAR__TILE, a2);
+        _mm512_storeu_ps(p + 3 * OSCAR__TILE, a3);
+        _mm512_storeu_ps(q, b0);
+        _mm512_storeu_ps(q + OSCAR__TILE, b1);
+        _mm512_storeu_ps(q + 2 * OSCAR__TILE, b2);
+        _mm512_storeu_ps(q + 3 * OSCAR__TILE, b3);
+    }
+}
+
+/* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
+   then changes no number that is used: at most the sign of a zero gradient). */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__refine_step_avx512(const oscar__column *r, int c, int group, float diagonal,
+                                                             float limit)
+{
+    const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f), centre = _mm512_set1_ps(limit);
+    __m512 s = _mm512_loadu_ps(r->s + c / group * OSCAR__TILE), u = _mm512_loadu_ps(r->u + c * OSCAR__TILE);
+    __m512 curvature = _mm512_mul_ps(s, _mm512_set1_ps(diagonal)), level, step;
+    __mmask16 active = oscar__both_avx512(oscar__less_avx512(zero, s), oscar__less_avx512(zero, curvature)), moves;
+    level = _mm512_div_ps(_mm512_loadu_ps(r->gradient + c * OSCAR__TILE), oscar__pick_avx512(active, curvature, one));
+    level = _mm512_add_ps(oscar__floor_avx512(_mm512_sub_ps(u, level)), _mm512_set1_ps(0.5f));
+    level = _mm512_min_ps(centre, _mm512_max_ps(level, _mm512_sub_ps(zero, centre)));   /* the lowest one for a NaN */
+    step = _mm512_mul_ps(s, _mm512_sub_ps(level, u));
+    moves = oscar__both_avx512(active, oscar__less_avx512(zero, oscar__abs_avx512(step)));
+    _mm512_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx512(moves, level, u));
+    return oscar__pick_avx512(moves, step, zero);
+}
+
+/* 16 channels from `first` on, of one column: their steps, which change the gradients of those of them that follow. */
+static OSCAR__AVX512 void oscar__refine_sixteen_avx512(const oscar__encoder *e, oscar__column *column, int count,
+                                                       int first)
+{
+    const float *m = e->codec->metric + first * e->dim;
+    float limit = oscar__centre(e->codec->bits);
+    int c, j, q;
+    for (c = first; c < first + OSCAR__LANES; c++, m += e->dim)
+        for (q = 0; q < count; q++) {
+            oscar__column *r = &column[q];
+            __m512 step = oscar__refine_step_avx512(r, c, e->codec->group, m[c], limit);
+            _mm512_storeu_ps(r->steps + (c - first) * OSCAR__TILE, step);
+            for (j = c + 1; j < first + OSCAR__LANES; j++) {
+                float *g = r->gradient + j * OSCAR__TILE;
+                _mm512_storeu_ps(g, _mm512_fmadd_ps(step, _mm512_set1_ps(m[j]), _mm512_loadu_ps(g)));
+            }
+        }
+}
+
+/* One pass over the channels. The gradients of later channels get the steps of 16 channels at a time, in order. */
+static OSCAR__AVX512 void oscar__refine_pass_avx512(const oscar__encoder *e, oscar__column *column, int count)
+{
+    const float *m = e->codec->metric;
+    int dim = e->dim, q, c, group = e->codec->group;
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            __m512 s = _mm512_loadu_ps(column[q].s + c / group * OSCAR__TILE);
+            __m512 u = _mm512_loadu_ps(column[q].u + c * OSCAR__TILE);
+            _mm512_storeu_ps(column[q].x + c * OSCAR__TILE, _mm512_mul_ps(s, u));
+        }
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx512(dim, m, 0, dim, 0, a->x, b->x, a->gradient, b->gradient, 0);
+    }
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            float *g = column[q].gradient + c * OSCAR__TILE;
+            _mm512_storeu_ps(g, _mm512_sub_ps(_mm512_loadu_ps(g), _mm512_loadu_ps(column[q].z + c * OSCAR__TILE)));
+        }
+    for (c = 0; c < dim; c += OSCAR__LANES) {
+        oscar__refine_sixteen_avx512(e, column, count, c);
+        for (q = 0; q < count; q += 2) {
+            oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+            oscar__lane_product_avx512(dim, m, c, OSCAR__LANES, c + OSCAR__LANES, a->steps, b->steps, a->gradient,
+                                   b->gradient, 1);
+        }
+    }
+}
+
+/* Levels, z and S(x, z) of a column whose plain fit is done. */
+static OSCAR__AVX512 void oscar__refine_start_avx512(const oscar__encoder *e, oscar__column *r)
+{
+    const __m512 zero = _mm512_setzero_ps(), centre = _mm512_set1_ps(oscar__centre(e->codec->bits));
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m512 s = _mm512_loadu_ps(r->first + g * OSCAR__TILE);
+        __mmask16 alive = oscar__less_avx512(zero, s);
+        int at = g * n * OSCAR__TILE;
+        _mm512_storeu_ps(r->s + g * OSCAR__TILE, s);
+        _mm512_storeu_ps(r->xz + g * OSCAR__TILE, oscar__lane_sum_avx512(n, r->x + at, r->z + at));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            __m512 u = _mm512_sub_ps(_mm512_cvtepi32_ps(oscar__get_codes_avx512(r->codes + c * OSCAR__TILE)), centre);
+            _mm512_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx512(alive, u, zero));
+        }
+    }
+}
+
+/* The scales that keep <x^, x> under the metric. */
+static OSCAR__AVX512 void oscar__refine_scales_avx512(const oscar__encoder *e, oscar__column *r)
+{
+    const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+    int g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * OSCAR__TILE;
+        __m512 uz = oscar__lane_sum_avx512(n, r->u + at * n, r->z + at * n), s;
+        __mmask16 positive = oscar__less_avx512(zero, uz), alive = oscar__less_avx512(zero,
+                                                                                      _mm512_loadu_ps(r->first + at));
+        s = _mm512_div_ps(_mm512_loadu_ps(r->xz + at), oscar__pick_avx512(positive, uz, one));
+        s = oscar__pick_avx512(positive, s, zero);
+        _mm512_storeu_ps(r->s + at, oscar__pick_avx512(alive, s, _mm512_loadu_ps(r->s + at)));
+    }
+}
+
+/* Takes the refined codes and scales of the rows where every scale is near the first one. */
+static OSCAR__AVX512 void oscar__refine_end_avx512(const oscar__encoder *e, oscar__column *r)
+{
+    const __m512 zero = _mm512_setzero_ps(), centre = _mm512_set1_ps(oscar__centre(e->codec->bits));
+    const __m512 limit = _mm512_set1_ps(e->codec->metadata == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __mmask16 good = oscar__at_least_avx512(zero, zero);
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m512 first = _mm512_loadu_ps(r->first + g * OSCAR__TILE), s = _mm512_loadu_ps(r->s + g * OSCAR__TILE);
+        __mmask16 near_enough = oscar__both_avx512(oscar__at_least_avx512(s, _mm512_mul_ps(_mm512_set1_ps(0.5f),
+                                                                                           first)),
+                                        oscar__at_least_avx512(_mm512_add_ps(first, first), s));
+        near_enough = oscar__both_avx512(near_enough, oscar__at_least_avx512(limit, s));
+        near_enough = oscar__either_avx512(near_enough, oscar__at_least_avx512(zero, first));
+        good = oscar__both_avx512(good, oscar__both_avx512(near_enough, oscar__finite_lanes_avx512(first)));
+    }
+    for (g = 0; g < e->dim / n; g++) {
+        float *first = r->first + g * OSCAR__TILE;
+        __m512 before = _mm512_loadu_ps(first);
+        __mmask16 taken = oscar__both_avx512(good, oscar__less_avx512(zero, before));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            unsigned char *codes = r->codes + c * OSCAR__TILE;
+            __m512i code = _mm512_cvttps_epi32(_mm512_add_ps(_mm512_loadu_ps(r->u + c * OSCAR__TILE), centre));
+            oscar__put_codes_avx512(codes, oscar__pick_int_avx512(taken, code, oscar__get_codes_avx512(codes)));
+        }
+        _mm512_storeu_ps(first, oscar__pick_avx512(taken, _mm512_loadu_ps(r->s + g * OSCAR__TILE), before));
+    }
+}
+
+static OSCAR__AVX512 void oscar__refine_tiles_avx512(oscar__encoder *e)
+{
+    oscar__column column[4 * OSCAR__TILE / 16];
+    float xz[4 * OSCAR__DIM_MAX], steps[4 * OSCAR__TILE * OSCAR__TILE];
+    int count = oscar__columns_of(e, 16, xz, steps, column), q, pass;
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx512(e->dim, e->codec->metric, 0, e->dim, 0, a->x, b->x, a->z, b->z, 0);
+    }
+    for (q = 0; q < count; q++) oscar__refine_start_avx512(e, &column[q]);
+    for (pass = 0; pass < 2; pass++) {
+        oscar__refine_pass_avx512(e, column, count);
+        for (q = 0; q < count; q++) oscar__refine_scales_avx512(e, &column[q]);
+    }
+    for (q = 0; q < count; q++) oscar__refine_end_avx512(e, &column[q]);
+}
+
+/* -- tiles: all of the row codec (3.11) -- */
+
+/* 16 rows of a tile, up to the metric. */
+static OSCAR__AVX512 void oscar__encode_lanes_avx512(const oscar__encoder *e, oscar__tile *tile, int lane, float *x,
+                                                     float *spare,
+                                      __m512i *guess)
+{
+    const oscar_codec *codec = e->codec;
+    int g, n = codec->group;
+    if (e->mean) oscar__subtract_mean_avx512(e, tile, lane, x);
+    if (codec->fit == OSCAR_CLIP && codec->clip > 0)
+        oscar__clamp_avx512(e->dim, (int)floor(codec->clip * e->dim), x, spare, guess);
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * n * OSCAR__TILE;
+        if (codec->fit == OSCAR_CLIP) oscar__fit_clip_avx512(e, tile, lane, g, x + at);
+        else _mm512_storeu_ps(tile->scale + g * OSCAR__TILE + lane,
+                             oscar__fit_unbiased_avx512(n, codec->bits, x + at, tile->codes + at + lane));
+    }
+}
+
+static OSCAR__AVX512 void oscar__encode_avx512(oscar__encoder *e, const float *rows)
+{
+    __m512i guess = _mm512_set1_epi32(0x3f800000);
+    int k, lane, g;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += 16) {
+            float *x = oscar__lanes_at(e, 0, k) + lane;
+            oscar__to_lanes_avx512(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
+            oscar__encode_lanes_avx512(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
+        }
+    if (e->codec->fit == OSCAR_CLIP) return;
+    if (e->codec->metric) oscar__refine_tiles_avx512(e);
+    for (k = 0; k < e->tiles; k++)
+        for (g = 0; g < e->dim / e->codec->group; g++)
+            for (lane = 0; lane < OSCAR__TILE; lane += 16) {
+                float *scale = e->tile[k].scale + g * OSCAR__TILE + lane;
+                _mm512_storeu_ps(scale, oscar__metadata_lanes_avx512(e, &e->tile[k], lane, _mm512_loadu_ps(scale)));
+            }
+}
 
 /* -- eigensolver: angles are those of AVX2 -- */
 
@@ -11158,14 +13486,22 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
 /* == 3.21 WHICH INSTRUCTION SET == */
 
 static const oscar__kernels oscar__scalar_kernels = {
-    OSCAR_ISA_SCALAR, oscar__fwht_row,
+    OSCAR_ISA_SCALAR,
+    oscar__load, oscar__store, oscar__load_rounded, oscar__finite,
+    oscar__fwht_row, oscar__butterfly, oscar__rotate_rows, oscar__centre_row,
+    oscar__sum_products, oscar__encode_rows, oscar__pack_tile, oscar__put_halves,
+    oscar__mean_sum, oscar__mean_levels,
     oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles,
     oscar__add_row_sum, oscar__add_tile, oscar__widen, oscar__weigh_copy, oscar__turn_halves,
     oscar__exp_row, oscar__weigh_row, NULL
 };
 #if defined(OSCAR__HAS_AVX2)
 static const oscar__kernels oscar__avx2_kernels = {
-    OSCAR_ISA_AVX2, oscar__fwht_row,
+    OSCAR_ISA_AVX2,
+    oscar__load_avx2, oscar__store_avx2, oscar__load_rounded_avx2, oscar__finite_avx2,
+    oscar__fwht_avx2, oscar__butterfly_avx2, oscar__rotate_avx2, oscar__centre_avx2,
+    oscar__sum_products_avx2, oscar__encode_avx2, oscar__pack_avx2, oscar__put_halves_avx2,
+    oscar__mean_sum_avx2, oscar__mean_levels_avx2,
     oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2, oscar__eigh_angles_avx2,
     oscar__add_row_sum_avx2, oscar__add_tile_avx2, oscar__widen_avx2, oscar__weigh_copy_avx2,
     oscar__turn_halves_avx2, oscar__exp_row_avx2, oscar__weigh_row_avx2, &oscar__attend_avx2
@@ -11173,7 +13509,11 @@ static const oscar__kernels oscar__avx2_kernels = {
 #endif
 #if defined(OSCAR__HAS_AVX512)
 static const oscar__kernels oscar__avx512_kernels = {
-    OSCAR_ISA_AVX512, oscar__fwht_row,
+    OSCAR_ISA_AVX512,
+    oscar__load_avx512, oscar__store_avx512, oscar__load_rounded_avx512, oscar__finite_avx512,
+    oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__centre_avx512,
+    oscar__sum_products_avx512, oscar__encode_avx512, oscar__pack_avx2, oscar__put_halves_avx2,
+    oscar__mean_sum_avx512, oscar__mean_levels_avx512,
     oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,
     oscar__add_row_sum_avx512, oscar__add_tile_avx512, oscar__widen_avx512, oscar__weigh_copy_avx512,
     oscar__turn_halves_avx512, oscar__exp_row_avx512, oscar__weigh_row_avx512, &oscar__attend_avx512

@@ -487,39 +487,57 @@ static uint64_t sum_append(void *argument)
 }
 
 /* The settings that are compared. Clip off still finds minimum and maximum. */
-static int append_settings(append_job *out, const oscar_pair *dense)
+enum { SETTINGS = 7 };
+
+static int append_settings(append_job *out, const oscar_pair *dense, const oscar_pair *metric)
 {
-    static const struct { const char *name; oscar_fit fit; double k_clip, v_clip; int page_mean, dense; } table[5] = {
+    static const struct {
+        const char *name;
+        oscar_fit fit;
+        double k_clip, v_clip;
+        int page_mean, dense;     /* 2: K with a mean and a metric, V by FWHT, as is recommended */
+    } table[SETTINGS] = {
         { "FWHT, CLIP off, no page mean", OSCAR_CLIP, -1, -1, -1, 0 },
         { "FWHT, CLIP, no page mean", OSCAR_CLIP, 0.96, 0.92, -1, 0 },
         { "FWHT, UNBIASED, no page mean", OSCAR_UNBIASED, 0, 0, -1, 0 },
         { "FWHT, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 0 },
+        { "dense, CLIP, no page mean", OSCAR_CLIP, 0.96, 0.92, -1, 1 },
         { "dense, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 1 },
+        { "K dense with metric, V FWHT, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 2 },
     };
     int i;
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < SETTINGS; i++) {
         memset(&out[i], 0, sizeof out[i]);
         out[i].name = table[i].name;
         out[i].layer.k_fit = out[i].layer.v_fit = table[i].fit;
         out[i].layer.k_clip = table[i].k_clip;
         out[i].layer.v_clip = table[i].v_clip;
         out[i].layer.k_page_mean = table[i].page_mean;
-        out[i].layer.k = out[i].layer.v = table[i].dense ? dense : NULL;
+        out[i].layer.k = table[i].dense == 2 ? metric : table[i].dense ? dense : NULL;
+        out[i].layer.v = table[i].dense == 1 ? dense : NULL;
     }
-    return 5;
+    return SETTINGS;
 }
 
 static void measure_append(const float *k, const float *v)
 {
-    static append_job appends[5 * OSCAR_ISA_COUNT], settings[5];
-    static float room[HEADS][2 * DIM * DIM + DIM];
-    static oscar_pair dense[HEADS];
+    static append_job appends[SETTINGS * OSCAR_ISA_COUNT], settings[SETTINGS];
+    static float room[HEADS][2 * DIM * DIM + DIM], metric_room[HEADS][2 * DIM * DIM + DIM], metrics[HEADS][DIM * DIM];
+    static oscar_pair dense[HEADS], metric[HEADS];
     static bench_table table;
     test_random random = { 7 };
-    int i, count = 0, setting_count = append_settings(settings, dense);
+    int i, j, count = 0, setting_count = append_settings(settings, dense, metric);
     oscar_isa isa;
     bench_case copy;
-    for (i = 0; i < HEADS; i++) dense[i] = ref_random_pair(&random, OSCAR_DENSE, DIM, 0, 1, room[i]);
+    for (i = 0; i < HEADS; i++) {
+        dense[i] = ref_random_pair(&random, OSCAR_DENSE, DIM, 0, 1, room[i]);
+        metric[i] = ref_random_pair(&random, OSCAR_DENSE, DIM, 1, 1, metric_room[i]);
+        metric[i].metric = metrics[i];   /* symmetric, with 1 on the diagonal */
+        for (j = 0; j < DIM * DIM; j++) {
+            int low = j / DIM < j % DIM ? j / DIM : j % DIM, high = j / DIM + j % DIM - low;
+            metrics[i][j] = low == high ? 1.0f : (float)((low * 7 + high * 13 + i) % 17 - 8) / 120.0f;
+        }
+    }
     for (i = 0; i < setting_count; i++)
         for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
             append_job *job = &appends[count++];
@@ -548,8 +566,10 @@ static void measure_append(const float *k, const float *v)
            HEADS, DIM, PAGE);
     bench_print(&table, 1e6, "us");
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
-        static const char *const figures[5] = { "append.clip_off.us", "append.clip.us", "append.unbiased_no_mean.us",
-                                                "append.unbiased.us", "append.dense_unbiased.us" };
+        static const char *const figures[SETTINGS] = {
+            "append.clip_off.us", "append.clip.us", "append.unbiased_no_mean.us", "append.unbiased.us",
+            "append.dense_clip.us", "append.dense_unbiased.us", "append.metric.us"
+        };
         for (i = 0; i < setting_count; i++)
             bench_figure(isa, bench_find(&table, isa, "%s", settings[i].name)->median * 1e6 / STEPS, "us", "%s",
                          figures[i]);
