@@ -6190,42 +6190,6 @@ static void oscar__encoder_set(oscar__encoder *e, const oscar_codec *codec, int 
     e->lanes = work;
 }
 
-/* An area of a tile: [dim][16]. */
-static float *oscar__lanes_at(const oscar__encoder *e, int area, int tile)
-{
-    return e->lanes + (size_t)(area * e->tiles + tile) * (size_t)(e->dim * OSCAR__TILE);
-}
-
-/* Rows that a kernel refines at a time, as many as a vector has lanes. All but codes: [..][16], from the column's first
-   lane on. x becomes the reading s u. */
-typedef struct oscar__column {
-    float *x, *u, *z, *gradient;
-    unsigned char *codes;
-    float *first, *s, *xz;       /* [groups]: scale of the plain fit, scale, S(x, z) */
-    float *steps;                /* [16]: what the last 16 channels added to their readings */
-} oscar__column;
-
-/* The columns of an encoder, and their number. xz: 4 DIM_MAX floats; steps: 64 x 16. The minima of a tile, which only
-   CLIP has, are the scales while they change. */
-static int oscar__columns_of(const oscar__encoder *e, int width, float *xz, float *steps, oscar__column *column)
-{
-    int k, lane, count = 0;
-    for (k = 0; k < e->tiles; k++)
-        for (lane = 0; lane < OSCAR__TILE; lane += width) {
-            oscar__column *c = &column[count++];
-            c->x = oscar__lanes_at(e, 0, k) + lane;
-            c->u = oscar__lanes_at(e, 1, k) + lane;
-            c->z = oscar__lanes_at(e, 2, k) + lane;
-            c->gradient = oscar__lanes_at(e, 3, k) + lane;
-            c->codes = e->tile[k].codes + lane;
-            c->first = e->tile[k].scale + lane;
-            c->s = e->tile[k].minimum + lane;
-            c->xz = xz + k * OSCAR__DIM_MAX + lane;
-            c->steps = steps + k * OSCAR__TILE * OSCAR__LANES + lane;
-        }
-    return count;
-}
-
 /* Encodes row by row: what the kernels must do. */
 static void oscar__encode_rows(oscar__encoder *e, const float *rows)
 {
@@ -10501,6 +10465,42 @@ static OSCAR__AVX2 void oscar__lane_product_avx2(int dim, const float *m, int fi
     }
 }
 
+/* Rows that a kernel refines at a time, as many as a vector has lanes. All but codes: [..][16], from the column's first
+   lane on. x becomes the reading s u. */
+typedef struct oscar__column {
+    float *x, *u, *z, *gradient;
+    unsigned char *codes;
+    float *first, *s, *xz;       /* [groups]: scale of the plain fit, scale, S(x, z) */
+    float *steps;                /* [16]: what the last 16 channels added to their readings */
+} oscar__column;
+
+/* An area of a tile: [dim][16]. */
+static float *oscar__lanes_at(const oscar__encoder *e, int area, int tile)
+{
+    return e->lanes + (size_t)(area * e->tiles + tile) * (size_t)(e->dim * OSCAR__TILE);
+}
+
+/* The columns of an encoder, and their number. xz: 4 DIM_MAX floats; steps: 64 x 16. The minima of a tile, which only
+   CLIP has, are the scales while they change. */
+static int oscar__columns_of(const oscar__encoder *e, int width, float *xz, float *steps, oscar__column *column)
+{
+    int k, lane, count = 0;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += width) {
+            oscar__column *c = &column[count++];
+            c->x = oscar__lanes_at(e, 0, k) + lane;
+            c->u = oscar__lanes_at(e, 1, k) + lane;
+            c->z = oscar__lanes_at(e, 2, k) + lane;
+            c->gradient = oscar__lanes_at(e, 3, k) + lane;
+            c->codes = e->tile[k].codes + lane;
+            c->first = e->tile[k].scale + lane;
+            c->s = e->tile[k].minimum + lane;
+            c->xz = xz + k * OSCAR__DIM_MAX + lane;
+            c->steps = steps + k * OSCAR__TILE * OSCAR__LANES + lane;
+        }
+    return count;
+}
+
 /* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
    then changes no number that is used: at most the sign of a zero gradient). */
 OSCAR__INLINE OSCAR__AVX2 __m256 oscar__refine_step_avx2(const oscar__column *r, int c, int group, float diagonal,
@@ -11632,6 +11632,14 @@ static const oscar__attend_kernels oscar__attend_avx2 = {
 
 /* == 3.18 KERNELS: AVX-512 == */
 #if defined(OSCAR__HAS_AVX512)
+
+/* gcc's headers start some operations from a vector that is not set, and warn of it where they are inlined. */
+#if defined(__GNUC__) && !defined(__clang__)
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wuninitialized"
+#  pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#  pragma GCC diagnostic ignored "-Wsign-conversion"   /* of its macros at -O0 */
+#endif
 
 /* -- rows: numbers, transforms (3.3, 3.5) -- */
 
@@ -12882,28 +12890,6 @@ OSCAR__AVX512 static double oscar__weigh_row_avx512(size_t count, double total, 
 
 /* -- attention -- */
 
-/* gcc's headers give these an undefined operand, of which g++ warns; with all lanes in a mask the instruction is the
-   same. The names go on as in _mm512_. */
-#define oscar__512_broadcast_i32x4(x) _mm512_maskz_broadcast_i32x4((__mmask16)0xffff, x)
-#define oscar__512_cvtepi32_epi8(x) _mm512_maskz_cvtepi32_epi8((__mmask16)0xffff, x)
-#define oscar__512_cvtepi32_ps(x) _mm512_maskz_cvtepi32_ps((__mmask16)0xffff, x)
-#define oscar__512_cvtepu16_epi32(x) _mm512_maskz_cvtepu16_epi32((__mmask16)0xffff, x)
-#define oscar__512_cvtph_ps(x) _mm512_maskz_cvtph_ps((__mmask16)0xffff, x)
-#define oscar__512_cvtps_epi32(x) _mm512_maskz_cvtps_epi32((__mmask16)0xffff, x)
-#define oscar__512_cvtps_ph(x, r) _mm512_maskz_cvtps_ph((__mmask16)0xffff, x, r)
-#define oscar__512_extractf32x8_ps(x, i) _mm512_maskz_extractf32x8_ps((__mmask8)0xff, x, i)
-#define oscar__512_max_ps(x, y) _mm512_maskz_max_ps((__mmask16)0xffff, x, y)
-#define oscar__512_min_ps(x, y) _mm512_maskz_min_ps((__mmask16)0xffff, x, y)
-#define oscar__512_roundscale_ps(x, r) _mm512_maskz_roundscale_ps((__mmask16)0xffff, x, r)
-#define oscar__512_shuffle_epi32(x, i) _mm512_maskz_shuffle_epi32((__mmask16)0xffff, x, i)
-#define oscar__512_slli_epi32(x, n) _mm512_maskz_slli_epi32((__mmask16)0xffff, x, n)
-#define oscar__512_srai_epi32(x, n) _mm512_maskz_srai_epi32((__mmask16)0xffff, x, n)
-#define oscar__512_srli_epi32(x, n) _mm512_maskz_srli_epi32((__mmask16)0xffff, x, n)
-#define oscar__512_unpackhi_pd(x, y) _mm512_maskz_unpackhi_pd((__mmask8)0xff, x, y)
-#define oscar__512_unpackhi_ps(x, y) _mm512_maskz_unpackhi_ps((__mmask16)0xffff, x, y)
-#define oscar__512_unpacklo_pd(x, y) _mm512_maskz_unpacklo_pd((__mmask8)0xff, x, y)
-#define oscar__512_unpacklo_ps(x, y) _mm512_maskz_unpacklo_ps((__mmask16)0xffff, x, y)
-
 /* sum += four codes of each lane . four signed bytes, the same ones for all lanes. gcc would take the broadcasts out of
    loops and keep them on the stack: an operand in memory leaves them where they are. */
 OSCAR__INLINE OSCAR__AVX512 __m512i oscar__dot_avx512(__m512i sum, __m512i codes, const signed char *four)
@@ -12939,11 +12925,11 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_down_avx512(int bits, int count,
 {
     __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), word = _mm512_loadu_si512(p);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb, sum);
-    word = bits == 2 ? oscar__512_srli_epi32(word, 2) : oscar__512_srli_epi32(word, 4);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 4, sum);
-    word = bits == 2 ? oscar__512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 8, sum);
-    word = bits == 2 ? oscar__512_srli_epi32(word, 2) : oscar__512_srli_epi32(word, 4);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 12, sum);
 }
 
@@ -12956,7 +12942,7 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int 
     __m512i word = _mm512_loadu_si512(p);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb, sum);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 4, sum + 8);
-    word = bits == 2 ? oscar__512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
+    word = bits == 2 ? _mm512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb + 8, sum);
     oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 12, sum + 8);
 }
@@ -12971,21 +12957,21 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, const __m512i *sum)
 {
     __m512i high, low;
-    high = _mm512_add_epi32(sum[0], oscar__512_srai_epi32(sum[8], bits));
-    if (limbs == 1) return oscar__512_cvtepi32_ps(high);
-    low = _mm512_add_epi32(sum[1], oscar__512_srai_epi32(sum[9], bits));
-    return oscar__512_cvtepi32_ps(_mm512_add_epi32(oscar__512_slli_epi32(high, 8), low));
+    high = _mm512_add_epi32(sum[0], _mm512_srai_epi32(sum[8], (unsigned)bits));
+    if (limbs == 1) return _mm512_cvtepi32_ps(high);
+    low = _mm512_add_epi32(sum[1], _mm512_srai_epi32(sum[9], (unsigned)bits));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
 }
 
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total1_avx512(int limbs, const __m512i *sum)
 {
-    return oscar__512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(oscar__512_slli_epi32(sum[0], 8), sum[1]));
+    return _mm512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
 }
 
 /* 16 halves of metadata without their sign bits. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__halves_avx512(const unsigned char *p)
 {
-    return oscar__512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scales_avx512(const unsigned char *p)
 {
@@ -13060,20 +13046,20 @@ static OSCAR__AVX512 void oscar__attend_score_avx512(int count, int limbs, const
    latter. */
 OSCAR__INLINE OSCAR__AVX512 __m128 oscar__sum4_avx512(const __m512 *x)
 {
-    __m512 a = _mm512_add_ps(oscar__512_unpacklo_ps(x[0], x[1]), oscar__512_unpackhi_ps(x[0], x[1]));
-    __m512 b = _mm512_add_ps(oscar__512_unpacklo_ps(x[2], x[3]), oscar__512_unpackhi_ps(x[2], x[3]));
-    __m512 c = _mm512_add_ps(_mm512_castpd_ps(oscar__512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
-                             _mm512_castpd_ps(oscar__512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
-    __m256 d = _mm256_add_ps(oscar__512_extractf32x8_ps(c, 0), oscar__512_extractf32x8_ps(c, 1));
+    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    __m512 c = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_add_ps(_mm512_extractf32x8_ps(c, 0), _mm512_extractf32x8_ps(c, 1));
     return _mm_add_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
 }
 OSCAR__INLINE OSCAR__AVX512 __m128 oscar__largest4_avx512(const __m512 *x)
 {
-    __m512 a = oscar__512_max_ps(oscar__512_unpacklo_ps(x[0], x[1]), oscar__512_unpackhi_ps(x[0], x[1]));
-    __m512 b = oscar__512_max_ps(oscar__512_unpacklo_ps(x[2], x[3]), oscar__512_unpackhi_ps(x[2], x[3]));
-    __m512 c = oscar__512_max_ps(_mm512_castpd_ps(oscar__512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
-                             _mm512_castpd_ps(oscar__512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
-    __m256 d = _mm256_max_ps(oscar__512_extractf32x8_ps(c, 0), oscar__512_extractf32x8_ps(c, 1));
+    __m512 a = _mm512_max_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    __m512 b = _mm512_max_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    __m512 c = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_max_ps(_mm512_extractf32x8_ps(c, 0), _mm512_extractf32x8_ps(c, 1));
     return _mm_max_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
 }
 
@@ -13082,11 +13068,11 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__split_avx512(int limbs, __m512i n, signe
 {
     __m512i high = n;
     if (limbs > 1) {
-        high = oscar__512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
+        high = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
         _mm_storeu_si128((__m128i *)(void *)(limb + 16),
-                         oscar__512_cvtepi32_epi8(_mm512_sub_epi32(n, oscar__512_slli_epi32(high, 8))));
+                         _mm512_cvtepi32_epi8(_mm512_sub_epi32(n, _mm512_slli_epi32(high, 8))));
     }
-    _mm_storeu_si128((__m128i *)(void *)limb, oscar__512_cvtepi32_epi8(high));
+    _mm_storeu_si128((__m128i *)(void *)limb, _mm512_cvtepi32_epi8(high));
 }
 
 /* Weights of a query times the scales s of a group, for 64 tokens, and the largest one in each lane. */
@@ -13096,7 +13082,7 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights_avx512(const float *weight, co
     x[1] = _mm512_mul_ps(_mm512_loadu_ps(weight + 16), s[1]);
     x[2] = _mm512_mul_ps(_mm512_loadu_ps(weight + 32), s[2]);
     x[3] = _mm512_mul_ps(_mm512_loadu_ps(weight + 48), s[3]);
-    return oscar__512_max_ps(oscar__512_max_ps(x[0], x[1]), oscar__512_max_ps(x[2], x[3]));
+    return _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
 }
 
 /* Their limbs, [4 tiles][4 queries][2][16] from this query on, and their sums. */
@@ -13104,15 +13090,15 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_limbs_avx512(int limbs, const _
                                                               signed char *limb)
 {
     __m512 share = _mm512_set1_ps(inverse);
-    __m512i a = oscar__512_cvtps_epi32(_mm512_mul_ps(x[0], share));
-    __m512i b = oscar__512_cvtps_epi32(_mm512_mul_ps(x[1], share));
-    __m512i c = oscar__512_cvtps_epi32(_mm512_mul_ps(x[2], share));
-    __m512i d = oscar__512_cvtps_epi32(_mm512_mul_ps(x[3], share));
+    __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x[0], share));
+    __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(x[1], share));
+    __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(x[2], share));
+    __m512i d = _mm512_cvtps_epi32(_mm512_mul_ps(x[3], share));
     oscar__split_avx512(limbs, a, limb);
     oscar__split_avx512(limbs, b, limb + 128);
     oscar__split_avx512(limbs, c, limb + 256);
     oscar__split_avx512(limbs, d, limb + 384);
-    return oscar__512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
 }
 
 /* sum over tokens of weight times minimum. */
@@ -13213,18 +13199,18 @@ static OSCAR__AVX512 void oscar__attend_limbs_avx512(int limbs, int dim, int gro
         for (c = at; c < at + group; c += 16) {
             __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + c));
             bad = (__mmask16)(bad | _mm512_cmp_ps_mask(a, finite, _CMP_NLE_UQ));
-            most = oscar__512_max_ps(most, a);
+            most = _mm512_max_ps(most, a);
         }
         four[0] = four[1] = four[2] = four[3] = most;
         top = _mm_cvtss_f32(oscar__largest4_avx512(four));
         unit = bad ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(limbs) : 0;
         share = _mm512_set1_ps(!bad && top > 1e-34f ? oscar__limbs_most(limbs) / top : 0);
         for (c = at; c < at + group; c += 16) {
-            __m512i n = oscar__512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + c), share));
+            __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + c), share));
             all = _mm512_add_epi32(all, n);
             oscar__split_avx512(limbs, n, limb + 8 * c + 32 * query);
         }
-        four[0] = four[1] = four[2] = four[3] = oscar__512_cvtepi32_ps(all);
+        four[0] = four[1] = four[2] = four[3] = _mm512_cvtepi32_ps(all);
         step[query] = unit;
         sum[query] = unit * _mm_cvtss_f32(oscar__sum4_avx512(four));
     }
@@ -13239,14 +13225,14 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
         __m512i a = _mm512_setzero_si512(), b = a;
         int32_t sum[32];
         for (c = at; c < at + group; c += 16) {
-            __m512i n = oscar__512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
+            __m512i n = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
             a = _mm512_dpbusd_epi32(a, n, _mm512_loadu_si512(limb + 8 * c));
             b = _mm512_dpbusd_epi32(b, n, _mm512_loadu_si512(limb + 8 * c + 64));
         }
-        a = _mm512_add_epi32(a, oscar__512_shuffle_epi32(a, (_MM_PERM_ENUM)0x4e));
-        b = _mm512_add_epi32(b, oscar__512_shuffle_epi32(b, (_MM_PERM_ENUM)0x4e));
-        _mm512_storeu_si512(sum, _mm512_add_epi32(a, oscar__512_shuffle_epi32(a, (_MM_PERM_ENUM)0xb1)));
-        _mm512_storeu_si512(sum + 16, _mm512_add_epi32(b, oscar__512_shuffle_epi32(b, (_MM_PERM_ENUM)0xb1)));
+        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0x4e));
+        b = _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0x4e));
+        _mm512_storeu_si512(sum, _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0xb1)));
+        _mm512_storeu_si512(sum + 16, _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0xb1)));
         for (j = 0; j < 4; j++)
             out[j] += step[j] * (limbs > 1 ? 256 * (float)sum[8 * j] + (float)sum[8 * j + 4] : (float)sum[8 * j]);
     }
@@ -13257,7 +13243,7 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp2_avx512(__m512 x)
 {
     __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    __m512 f = _mm512_sub_ps(x, oscar__512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)), p;
+    __m512 f = _mm512_sub_ps(x, _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)), p;
     p = _mm512_fmadd_ps(_mm512_set1_ps(1.893754001e-3f), f, _mm512_set1_ps(8.949590847e-3f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.586033687e-2f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401418239e-1f));
@@ -13271,8 +13257,8 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__cap_avx512(__m512 x, float cap)
 {
     const __m512 one = _mm512_set1_ps(1);
     __m512 y = _mm512_div_ps(x, _mm512_set1_ps(cap)), e;
-    y = oscar__512_min_ps(_mm512_set1_ps(10), y);   /* in this order NaN stays */
-    y = oscar__512_max_ps(_mm512_set1_ps(-10), y);
+    y = _mm512_min_ps(_mm512_set1_ps(10), y);   /* in this order NaN stays */
+    y = _mm512_max_ps(_mm512_set1_ps(-10), y);
     e = oscar__exp2_avx512(_mm512_mul_ps(y, _mm512_set1_ps(2 * OSCAR__LOG2E)));
     return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_div_ps(_mm512_sub_ps(e, one), _mm512_add_ps(e, one)));
 }
@@ -13294,8 +13280,8 @@ static OSCAR__AVX512 void oscar__logits_avx512(float scale, float cap, int first
 
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__largest_avx512(const float *score)
 {
-    return oscar__512_max_ps(oscar__512_max_ps(_mm512_loadu_ps(score), _mm512_loadu_ps(score + 16)),
-                         oscar__512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
+    return _mm512_max_ps(_mm512_max_ps(_mm512_loadu_ps(score), _mm512_loadu_ps(score + 16)),
+                         _mm512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
 }
 
 /* 16 weights 2^(unit (score - base)): 0 or less is the exponent, also of huge scores. */
@@ -13333,7 +13319,7 @@ static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, fl
                                            oscar__weights16_avx512(row + 48, unit, base[j])));
     }
     grown = _mm_mul_ps(_mm_sub_ps(before, after), _mm_set1_ps(unit));
-    grown = _mm256_castps256_ps128(oscar__512_extractf32x8_ps(oscar__exp2_avx512(_mm512_castps128_ps512(grown)), 0));
+    grown = _mm256_castps256_ps128(_mm512_extractf32x8_ps(oscar__exp2_avx512(_mm512_castps128_ps512(grown)), 0));
     grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
     _mm_storeu_ps(factor, grown);
     _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx512(x)));
@@ -13353,18 +13339,18 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen16_avx512(oscar_type type, oscar_
 {
     __m512 x;
     if (type == OSCAR_BF16)
-        x = _mm512_castsi512_ps(oscar__512_slli_epi32(
-            oscar__512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
+        x = _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
     else if (type == OSCAR_F16) x = oscar__halves_avx512(p);
     else x = _mm512_loadu_ps((const void *)p);
     if (round == OSCAR_BF16 && type != OSCAR_BF16) {
         __m512i bits = _mm512_castps_si512(x);
-        __m512i odd = _mm512_and_si512(oscar__512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
         bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
         x = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
     }
     if (round == OSCAR_F16 && type != OSCAR_F16)
-        x = oscar__512_cvtph_ps(oscar__512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        x = _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     return x;
 }
 
@@ -13477,6 +13463,9 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
     oscar__attend_blend_avx512
 };
 
+#if defined(__GNUC__) && !defined(__clang__)
+#  pragma GCC diagnostic pop
+#endif
 #endif /* OSCAR__HAS_AVX512 */
 
 /* == 3.19 KERNELS: AMX == */
