@@ -159,11 +159,11 @@
 
    == 1.7 THREADS
 
-   No globals. Distinct objects are independent. One cache, pager or calibration has one writer at a time; between
-   writes any number of threads may read: functions that take a const object are reads, all others, the checks
-   included, are writes. Calibrate in parallel with one object a thread, and merge. The library starts no threads:
-   oscar_attend_part splits an attention into shares for yours, oscar_attend_join joins them. hooks are called on the
-   thread of the call.
+   No globals but the choice of the instruction set (2.13), which is made once, at the first use. Distinct objects
+   are independent. One cache, pager or calibration has one writer at a time; between writes any number of threads
+   may read: functions that take a const object are reads, all others, the checks included, are writes. Calibrate in
+   parallel with one object a thread, and merge. The library starts no threads: oscar_attend_part splits an attention
+   into shares for yours, oscar_attend_join joins them. hooks are called on the thread of the call.
 
    == 1.8 ERRORS AND LOG
 
