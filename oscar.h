@@ -9758,7 +9758,6 @@ OSCAR__INLINE OSCAR__AVX2 __m256 oscar__part_rows_avx2(const float *const *rows,
     return _mm256_insertf128_ps(x, _mm_loadu_ps(rows[4] + c), 1);
 }
 
-
 OSCAR__INLINE OSCAR__AVX2 __m256 oscar__abs_avx2(__m256 x)
 {
     return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
@@ -11734,7 +11733,6 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__part_rows_avx512(const float *const *r
     x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[8] + c), 2);
     return _mm512_insertf32x4(x, _mm_loadu_ps(rows[12] + c), 3);
 }
-
 
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__abs_avx512(__m512 x)
 {
