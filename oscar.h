@@ -155,7 +155,7 @@
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
    sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
-   Stack: up to 64 KB in attention (the queries that go over the cache together).
+   Stack: up to 72 KB in attention (the queries that go over the cache together).
 
    == 1.7 THREADS
 
