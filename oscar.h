@@ -11416,17 +11416,17 @@ static OSCAR__AVX2 void oscar__attend_mean_avx2(int limbs, int dim, int group, c
         }
 }
 
-/* 2^x = 2^floor(x) p(x - floor(x)), p a polynomial of degree 5, the best one on 0 .. 1: relative error 2e-7. Below -125
-   it is 0. NaN stays NaN. */
+/* 2^x = 2^n p(x - n), n the nearest whole number, p of degree 5 with the least relative error on -0.5 .. 0.5 of those
+   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -125 it is 0. NaN stays NaN. */
 OSCAR__INLINE OSCAR__AVX2 __m256 oscar__exp2_avx2(__m256 x)
 {
-    __m256 some = _mm256_cmp_ps(x, _mm256_set1_ps(-125.0f), _CMP_NLT_UQ), n = _mm256_floor_ps(x);
-    __m256 f = _mm256_sub_ps(x, n), p;
-    p = _mm256_fmadd_ps(_mm256_set1_ps(1.893754001e-3f), f, _mm256_set1_ps(8.949590847e-3f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(5.586033687e-2f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.401418239e-1f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.931545138e-1f));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(9.999998808e-1f));
+    __m256 some = _mm256_cmp_ps(x, _mm256_set1_ps(-125.0f), _CMP_NLT_UQ);
+    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm256_sub_ps(x, n), p;
+    p = _mm256_fmadd_ps(_mm256_set1_ps(1.326473663e-3f), f, _mm256_set1_ps(9.671516716e-3f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(5.550733581e-2f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.402224243e-1f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.931470037e-1f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
     n = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
     p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_castps_si256(n)));
     p = _mm256_blendv_ps(p, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
@@ -13236,18 +13236,18 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
     }
 }
 
-/* 2^x = 2^floor(x) p(x - floor(x)), p a polynomial of degree 5, the best one on 0 .. 1: relative error 2e-7. Below -126
-   it is 0. NaN stays NaN. */
+/* 2^x = 2^n p(x - n), n the nearest whole number, p of degree 5 with the least relative error on -0.5 .. 0.5 of those
+   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -126 it is 0. NaN stays NaN. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp2_avx512(__m512 x)
 {
     __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    __m512 f = _mm512_sub_ps(x, _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)), p;
-    p = _mm512_fmadd_ps(_mm512_set1_ps(1.893754001e-3f), f, _mm512_set1_ps(8.949590847e-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.586033687e-2f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.401418239e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931545138e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.999998808e-1f));
-    return _mm512_maskz_scalef_ps(some, p, x);   /* times 2^floor(x) */
+    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(x, n), p;
+    p = _mm512_fmadd_ps(_mm512_set1_ps(1.326473663e-3f), f, _mm512_set1_ps(9.671516716e-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550733581e-2f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402224243e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931470037e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(some, p, n);
 }
 
 /* cap tanh(x / cap); the error is a few 1e-7 of cap. */
