@@ -6144,7 +6144,8 @@ typedef struct oscar__tile {
 } oscar__tile;
 
 enum {
-    OSCAR__ENCODER_ROWS = 64,
+    OSCAR__ENCODER_TILES = 4,
+    OSCAR__ENCODER_ROWS = 64,                   /* of all its tiles */
     OSCAR__ENCODER_WORK = 6 + 4 * OSCAR__TILE   /* floats of work for a tile and channel, at most */
 };
 
@@ -6156,7 +6157,7 @@ struct oscar__encoder {
     const float *mean;           /* a page mean's levels [dim], or NULL */
     float mean_scale;
     float *lanes;                /* up to four areas of [tiles][dim][16]: rows, and what comes of them */
-    oscar__tile tile[OSCAR__ENCODER_ROWS / OSCAR__TILE];
+    oscar__tile tile[OSCAR__ENCODER_TILES];
 };
 
 /* Areas of lanes that encoding needs: the rows; CLIP their magnitudes; a metric u, z and the gradient. */
@@ -6431,7 +6432,7 @@ static size_t oscar__metadata_bytes(int bits, int dim, int group, int tokens)
 /* Floats that oscar__page_put works in: a head's rows, and work of the encoder. */
 static size_t oscar__page_floats(size_t widest, int page_tokens)
 {
-    return oscar__mul(widest, (size_t)page_tokens + OSCAR__ENCODER_ROWS / OSCAR__TILE * OSCAR__ENCODER_WORK);
+    return oscar__mul(widest, (size_t)page_tokens + OSCAR__ENCODER_TILES * OSCAR__ENCODER_WORK);
 }
 
 OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_tokens, oscar_type window_type,
@@ -10850,9 +10851,9 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__put_four_avx2(__m256d from, double *x, con
 OSCAR__INLINE OSCAR__AVX2 __m256d oscar__angles_avx2(__m256d d, __m256d w, __m256d *c, __m256d *s)
 {
     const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1);
-    __m256d length = _mm256_andnot_pd(minus, d), small, h, sum, r;
-    small = _mm256_cmp_pd(_mm256_add_pd(length, _mm256_andnot_pd(minus, w)), _mm256_set1_pd(1e-140), _CMP_LT_OQ);
-    r = _mm256_blendv_pd(one, _mm256_set1_pd(1e150), small);   /* or squares underflow */
+    __m256d length = _mm256_andnot_pd(minus, d), tiny, h, sum, r;
+    tiny = _mm256_cmp_pd(_mm256_add_pd(length, _mm256_andnot_pd(minus, w)), _mm256_set1_pd(1e-140), _CMP_LT_OQ);
+    r = _mm256_blendv_pd(one, _mm256_set1_pd(1e150), tiny);   /* or squares underflow */
     length = _mm256_mul_pd(length, r);
     w = _mm256_mul_pd(_mm256_xor_pd(w, _mm256_and_pd(d, minus)), r);
     h = _mm256_sqrt_pd(_mm256_fmadd_pd(length, length, _mm256_mul_pd(w, w)));
@@ -13577,25 +13578,25 @@ static const oscar__kernels *oscar__kernels_best(void)
 
 /* The table in use, NULL before the first call. Threads that race write the same value. */
 #if defined(OSCAR_NO_ATOMICS)
-static const oscar__kernels *oscar__kernels_used;
+static const oscar__kernels *oscar__isa_kernels;
 #  define OSCAR__LOAD(p) (p)
 #  define OSCAR__STORE(p, value) ((p) = (value))
 #elif defined(_MSC_VER)
-static const oscar__kernels *volatile oscar__kernels_used;   /* an aligned pointer is read and written whole */
+static const oscar__kernels *volatile oscar__isa_kernels;   /* an aligned pointer is read and written whole */
 #  define OSCAR__LOAD(p) (p)
 #  define OSCAR__STORE(p, value) ((p) = (value))
 #else
-static const oscar__kernels *oscar__kernels_used;
+static const oscar__kernels *oscar__isa_kernels;
 #  define OSCAR__LOAD(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
 #  define OSCAR__STORE(p, value) __atomic_store_n(&(p), (value), __ATOMIC_RELAXED)
 #endif
 
 static const oscar__kernels *oscar__kernels_now(void)
 {
-    const oscar__kernels *kernels = OSCAR__LOAD(oscar__kernels_used);
+    const oscar__kernels *kernels = OSCAR__LOAD(oscar__isa_kernels);
     if (!kernels) {
         kernels = oscar__kernels_best();
-        OSCAR__STORE(oscar__kernels_used, kernels);
+        OSCAR__STORE(oscar__isa_kernels, kernels);
     }
     return kernels;
 }
@@ -13608,7 +13609,7 @@ OSCAR_API oscar_result oscar_isa_force(oscar_isa isa)
     if ((int)isa < OSCAR_ISA_AUTO || (int)isa >= OSCAR_ISA_COUNT) return OSCAR_ERR_ARGUMENT;
     kernels = isa == OSCAR_ISA_AUTO ? oscar__kernels_best() : oscar__kernels_of(isa);
     if (!kernels) return OSCAR_ERR_ISA;
-    OSCAR__STORE(oscar__kernels_used, kernels);
+    OSCAR__STORE(oscar__isa_kernels, kernels);
     return OSCAR_OK;
 }
 
