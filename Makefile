@@ -11,12 +11,15 @@ PYTHON = $(firstword $(wildcard build/venv/bin/python3) python3)
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 FUZZ_SECONDS = 120
 BENCH_FLAGS = -O3
+# Options for every benchmark: BENCH_ARGUMENTS=--full.
+BENCH_ARGUMENTS =
 # A program for this computer alone: contraction and wide vectors change no byte of the library's.
 LLM_FLAGS = -O3 -march=native -ffp-contract=fast
 
 TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
 ASAN_TESTS := $(filter-out test_expected,$(TESTS))
-NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_llm test_math test_pages,$(TESTS))
+NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_kernels test_llm test_math \
+    test_pages,$(TESTS))
 TSAN_TESTS := $(filter test_threads,$(TESTS))
 FUZZERS := $(patsubst tests/%.c,%,$(filter-out tests/fuzz_main.c,$(sort $(wildcard tests/fuzz_*.c))))
 BENCHES := $(patsubst bench/%.c,%,$(sort $(wildcard bench/bench_*.c)))
@@ -26,7 +29,8 @@ HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h examples/*.h)
 PROGRAMS = examples/llm.c examples/import_rotation_zoo.c
 
 .DEFAULT_GOAL := help
-.PHONY: help demo llm models accuracy test asan tsan fuzz bench examples cross coverage clean logs probe FORCE $(TESTS)
+.PHONY: help demo llm models accuracy test asan tsan fuzz bench bench-peers examples cross coverage clean logs \
+    probe FORCE $(TESTS)
 
 help:
 	@echo 'make demo       build and run examples/quickstart.c: calibrate, compress, attend, one table'
@@ -36,7 +40,8 @@ help:
 	@echo 'make asan       the tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan       the thread tests under ThreadSanitizer'
 	@echo 'make fuzz       each fuzz target under libFuzzer (clang) for FUZZ_SECONDS=$(FUZZ_SECONDS)'
-	@echo 'make bench      all benchmarks, one after the other'
+	@echo 'make bench      all benchmarks, one after the other: bench/results.md and a plot'
+	@echo 'make bench-peers   fetches ggml, OpenBLAS and NumPy to build/peers and times them beside the library'
 	@echo 'make examples   build every example'
 	@echo 'make cross      the tests of bytes on aarch64 and s390x (big endian) under qemu'
 	@echo 'make coverage   which lines of oscar.h the tests run (gcov)'
@@ -72,8 +77,22 @@ $(BENCHES:%=build/bench/%): build/bench/%: bench/%.c $(HEADERS) $(wildcard bench
 	@mkdir -p $(@D)
 	$(CC) -std=c99 $(BENCH_FLAGS) -DBENCH_FLAGS='"$(CC) $(BENCH_FLAGS)"' $(WARN) -I. $< -o $@ $(LIBS)
 
-bench: $(BENCHES:%=build/bench/%)
-	@for program in $^; do echo "== $$program"; $$program || exit 1; done
+# Each program's output is kept, also of `make bench-peers`; the figures in them become bench/results.md.
+bench: $(BENCHES:%=build/bench/%) build/bench/report
+	@for program in $(BENCHES:%=build/bench/%); do \
+	    echo "== $$program"; rm -f $$program.failed; \
+	    { $$program $(BENCH_ARGUMENTS) || touch $$program.failed; } | tee $$program.log; \
+	    [ ! -e $$program.failed ] || exit 1; \
+	done
+	@build/bench/report bench/results.md bench/roofline.svg $(BENCHES:%=build/bench/%.log) \
+	    $$(ls build/bench/peer_*.log 2>/dev/null)
+
+bench-peers:
+	@CC='$(CC)' CXX='$(CXX)' PYTHON='$(PYTHON)' BENCH_FLAGS='$(BENCH_FLAGS)' sh bench/peers.sh $(BENCH_ARGUMENTS)
+
+build/bench/report: bench/report.c
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -O1 $(WARN) $< -o $@ -lm
 
 # == TEST PROGRAMS: one rule for each way to build them ==
 

@@ -52,7 +52,11 @@
    3.14 PAGER
    3.15 CACHE
    3.16 ATTENTION OVER THE CACHE
-   3.17 INSTRUCTION SETS
+   3.17 KERNELS: AVX2
+   3.18 KERNELS: AVX-512
+   3.19 KERNELS: AMX
+   3.20 KERNELS: NEON
+   3.21 WHICH INSTRUCTION SET
 
    == 1.1 QUICK START
 
@@ -134,9 +138,12 @@
 
    == 1.5 NUMERICS, FILES, BLOBS
 
-   Bytes (codes, scales, minima, page means) are equal on every compiler, flag and instruction set (this version has the
-   scalar code only): float with fmaf in a prescribed order. Attention is close: |o - ref| / |ref| against double
-   arithmetic over the same bytes is at most 1e-5.
+   Bytes (codes, scales, minima, page means) are equal on every compiler, flag and instruction set: float with fmaf in a
+   prescribed order. Attention is close: |o - ref| / |ref| against double arithmetic over the same bytes is at most 1e-5
+   in the scalar code. Vector kernels work in float and round queries and weights to 16 bits of the largest one of a
+   group before they multiply codes: at most 1e-3, mostly below 1e-4; lse 1e-3 or 1e-4 of it. With
+   OSCAR_PRECISION_LOW queries are rounded to 8 bits: about 1e-2 where logits have a deviation of 1, in proportion to
+   it. The scalar code and exact rows know no such rounding.
    The rotations file is safetensors, readable by Python's library: layers.i.k.to [Hkv or 1][D][D] (F), .dual (B),
    .mean [Hkv][D], .metric [Hkv or 1][D][D], layers.i.v.to, .dual, and metadata oscar.*.
    A saved sequence: 8 bytes "OSCARSEQ", u32 version (1), u32 layers, u64 hash of the configuration, i64 tokens, i64
@@ -148,15 +155,15 @@
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
    sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
-   Stack: up to 64 KB in attention (the queries that go over the cache together).
+   Stack: up to 72 KB in attention (the queries that go over the cache together).
 
    == 1.7 THREADS
 
-   No globals. Distinct objects are independent. One cache, pager or calibration has one writer at a time; between
-   writes any number of threads may read: functions that take a const object are reads, all others, the checks
-   included, are writes. Calibrate in parallel with one object a thread, and merge. The library starts no threads:
-   oscar_attend_part splits an attention into shares for yours, oscar_attend_join joins them. hooks are called on the
-   thread of the call.
+   No globals but the choice of the instruction set (2.13), which is made once, at the first use. Distinct objects
+   are independent. One cache, pager or calibration has one writer at a time; between writes any number of threads
+   may read: functions that take a const object are reads, all others, the checks included, are writes. Calibrate in
+   parallel with one object a thread, and merge. The library starts no threads: oscar_attend_part splits an attention
+   into shares for yours, oscar_attend_join joins them. hooks are called on the thread of the call.
 
    == 1.8 ERRORS AND LOG
 
@@ -172,6 +179,9 @@
        OSCAR_MALLOC(size), OSCAR_FREE(pointer)   both or none; default malloc and free
        OSCAR_ASSERT(x)        default assert
        OSCAR_NO_STDIO         no oscar_rotations_save and _load; neither stdio nor assert
+       OSCAR_NO_SIMD          scalar code only
+       OSCAR_NO_AVX2, OSCAR_NO_AVX512    without that instruction set and those that need it
+       OSCAR_NO_ATOMICS       the instruction set is chosen by a plain store: call oscar_isa_force once before threads
        NDEBUG                 no asserts
 
    Needs IEEE arithmetic and an fmaf that rounds once: -ffast-math and its parts are refused; -ffp-contract and
@@ -737,6 +747,12 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
 OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *page, int first, int count,
                                        const oscar_out *k, const oscar_out *v, void *scratch);
 
+/* How the vector kernels of attention round queries and weights before they multiply codes (manual 1.5); rows that are
+   not codes, and the scalar code, do not round. DEFAULT = HIGH.
+     HIGH   to 16 bits: |o - ref| / |ref| at most 1e-3, as a rule below 1e-4
+     LOW    queries to 8 bits: at most 1e-2 over all heads where logits have a deviation of 1; in 0.8 of the time */
+typedef enum oscar_precision { OSCAR_PRECISION_DEFAULT, OSCAR_PRECISION_HIGH, OSCAR_PRECISION_LOW } oscar_precision;
+
 /* What attends. Query i of q is at position position + i in the sequence.
      q           [queries][q_heads][k_dim], plain
      head_first  KV heads head_first .. head_first + head_count - 1 are computed, head_count 0 = all from head_first on;
@@ -747,6 +763,7 @@ typedef struct oscar_attend_desc {
     int queries;
     int64_t position;
     int head_first, head_count;
+    oscar_precision precision;
 } oscar_attend_desc;
 
 /* Pages in order. Either pages (count pointers), or pool and ids: page i is at (char *)pool + ids[i] * layout.bytes.
@@ -891,6 +908,7 @@ OSCAR_API oscar_result oscar_seq_can(const oscar_pager *pager, oscar_seq seq, os
                           create.
      window_type          DEFAULT = BF16; type of the exact rows
      max_sequences        each costs sink + recent + page_tokens - 1 + max(1, max_draft) exact rows a layer, also unused
+     precision            of attention; changes no byte of the cache
      the others           as in oscar_pager_desc */
 typedef struct oscar_cache_desc {
     const oscar_layer *layers;
@@ -901,6 +919,7 @@ typedef struct oscar_cache_desc {
     int64_t max_pages, max_tokens;
     int sink, recent, page_tokens, max_draft;
     oscar_hooks hooks;
+    oscar_precision precision;
 } oscar_cache_desc;
 
 /* Bytes, asked for before anything is paid, and what a value costs. tokens: of one sequence, for the bits.
@@ -1007,9 +1026,10 @@ typedef enum oscar_isa {
     OSCAR_ISA_AUTO, OSCAR_ISA_SCALAR, OSCAR_ISA_AVX2, OSCAR_ISA_AVX512, OSCAR_ISA_AMX, OSCAR_ISA_NEON, OSCAR_ISA_COUNT
 } oscar_isa;
 
-/* This version has SCALAR only. active: the one in use (never AUTO). force: for tests and comparisons, process-wide;
-   AUTO returns to the best one. One that is not in this build or not on this machine is ERR_ISA and changes nothing; no
-   oscar_isa at all, ERR_ARGUMENT. */
+/* The best one of this machine is found at the first use. active: the one in use (never AUTO). force: for tests and
+   comparisons, process-wide; AUTO returns to the best one. One that is not in this build or not on this machine is
+   ERR_ISA and changes nothing; no oscar_isa at all, ERR_ARGUMENT. Bytes are the same on all of them, attention is
+   within the tolerance of manual 1.5. AVX2 needs FMA and F16C, too, AVX512 BW, DQ, VL and VNNI, NEON dot products. */
 OSCAR_API oscar_isa oscar_isa_active(void);
 OSCAR_API oscar_result oscar_isa_force(oscar_isa isa);
 OSCAR_API const char *oscar_isa_name(oscar_isa isa);
@@ -1109,6 +1129,165 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #undef OSCAR__TEXT
     return (int)result >= 0 && (int)result < (int)OSCAR_RESULT_COUNT ? texts[(int)result] : "not an oscar_result";
 }
+
+/* ---- instruction sets: which there are, the table of kernels ---- */
+
+/* One function is compiled for each instruction set in this one translation unit: a target attribute on every function
+   that names a vector type (also on inline helpers), no compiler flag. Kernels of a set are in a section of their own
+   (3.17 on); the sections before call them through the table that oscar__kernels_now gives. Every kernel writes what
+   its scalar version writes, bit for bit, but those of attention. */
+#if !defined(OSCAR_NO_SIMD) && (defined(__x86_64__) || defined(_M_X64))
+#  if !defined(OSCAR_NO_AVX2)
+#    define OSCAR__HAS_AVX2 1
+#  endif
+#  if !defined(OSCAR_NO_AVX512) && defined(OSCAR__HAS_AVX2)
+#    define OSCAR__HAS_AVX512 1
+#  endif
+#endif
+#if defined(OSCAR__HAS_AVX2)
+#  include <immintrin.h>
+#  if defined(_MSC_VER)
+#    include <intrin.h>
+#  else
+#    include <cpuid.h>
+#  endif
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__AVX2 __attribute__((target("avx2,fma,f16c")))
+#  define OSCAR__AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")))
+#else   /* MSVC emits any intrinsic without being asked */
+#  define OSCAR__AVX2
+#  define OSCAR__AVX512
+#endif
+#if defined(_MSC_VER)
+#  define OSCAR__INLINE static __forceinline
+#elif defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__INLINE static inline __attribute__((always_inline))
+#else
+#  define OSCAR__INLINE static
+#endif
+
+/* 64 tokens of one side of a KV head in a page, as codes. scale, minimum: fp16 of the first of them in group 0;
+   minimum NULL: the code `centre` stands for 0. tokens: of the page, from a group's metadata to the next. ahead: bytes
+   from here to what is read next, for the cache. */
+typedef struct oscar__codes {
+    const unsigned char *codes, *scale, *minimum;
+    ptrdiff_t ahead;
+    float centre;
+    int bits, dim, group, tokens;
+} oscar__codes;
+
+/* What attention does in vectors, for four queries at a time (3.13): `count` is 1 to 4, arrays have room for 4. limbs:
+   1 or 2, the bytes of a number that is multiplied with codes; limb: [dim / 16][4 queries][2][16].
+
+     widen     `rows` rows of `type` from x on, `stride` bytes apart, rounded to `round`, as out [rows][dim]; finite
+               where they are rounded
+     products  out[query][row] = x_query . m_row of floats, strides in bytes
+     combine   out[query][dim] += sum over rows of weight[query][row] m_row
+     limbs     number `query` of x [dim] -> limb; step and sum of each group [dim / group][4]. What limb holds times
+               step is close to x, and sum is exactly its sum. Not finite: step and sum are NaN
+     mean      out[query] = what limb holds . bytes [dim]
+     score     products of queries with 64 keys, score[query][64]. low: -centre sum, or sum where there are minima;
+               start[0][4], start[1][4]: what is added in rows whose sign bit is clear, and set
+     softmax   products score [query][64] -> weights exp(logit - that of top), logit = scale product, capped if cap > 0.
+               Tokens first[query] .. end[query] - 1 count (both NULL: all), the others get 0. Updates top, in products
+               or in capped logits, and sum; 1 if some top grew: then sums of before are to be multiplied by factor
+     rescale   acc[query][dim] *= factor[query]
+     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value; two limbs of weights */
+typedef struct oscar__attend_kernels {
+    void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
+                  float *out);
+    void (*products)(int count, int rows, int dim, const float *x, ptrdiff_t x_stride, const void *m,
+                     ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
+    void (*combine)(int count, int rows, int dim, const float *weight, ptrdiff_t weight_stride, const void *m,
+                    ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
+    void (*limbs)(int limbs, int dim, int group, int query, const float *x, signed char *limb, float *step, float *sum);
+    void (*mean)(int limbs, int dim, int group, const unsigned char *bytes, const signed char *limb, const float *step,
+                 float *out);
+    void (*score)(int count, int limbs, const oscar__codes *k, const signed char *limb, const float *step,
+                  const float *low, const float *start, float *score);
+    int (*softmax)(int count, float scale, float cap, const int *first, const int *end, float *score, float *top,
+                   float *sum, float *factor);
+    void (*rescale)(int count, int dim, const float *factor, float *acc);
+    void (*blend)(int count, const oscar__codes *v, const float *weight, float *acc);
+} oscar__attend_kernels;
+
+typedef struct oscar__eigh oscar__eigh;         /* 3.4 */
+typedef struct oscar__encoder oscar__encoder;   /* 3.11 */
+
+/* What each instruction set does in its own way. The scalar versions stand in the sections of their subjects. Where n
+   is a size_t it is a multiple of 16; so are n of sum_products and every dim.
+
+     load          n numbers of a type as floats (3.3); store: floats as a type, none a NaN
+     load_rounded  the same, rounded to what another type holds
+     finite        whether all of x is (3.3). x: [n]
+     fwht          x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
+     butterfly     x = H x
+     rotate        out = x m, several rows (3.5). x, out: [rows][n], not overlapping; m: [n][n]
+     centre        out = x - mean (3.6). All [dim]; out may be x
+     sum_products  S(x, y) (3.11). x, y: [n]
+     encode        codes and metadata of the rows of an encoder, [rows][dim] (3.11)
+     pack          the codes of a tile as words of a page (3.12). codes: [dim][16]; tile: dim * 2 * bits bytes
+     put_halves    16 numbers as fp16, little endian, none a NaN (3.12)
+     mean_sum      z, the mean of a page's rows (3.12). x: [tokens][dim]; z: [dim]
+     mean_levels   levels n and their bytes for the scale s (3.12). z, n, bytes: [dim]
+
+   Eigensolver (3.4), double: four pairs of rows (x[i], y[i]), [width], a multiple of 8. Sums may differ in rounding.
+
+     eigh_dots       product[i] = x[i] . y[i]
+     eigh_turn       (x[i], y[i]) <- (c[i] x[i] - s[i] y[i], c[i] y[i] + s[i] x[i])
+     eigh_turn_dots  the same, then product[i] = x[i] . y[i + 1], i + 1 modulo 4
+     eigh_angles     c and s of four pairs from product, norms and roots of rows p[i] and q[i]. 0: none is to be turned,
+                     1: by so little that what was orthogonal stays so, 2: by more
+
+   Dense matrices and calibration (3.4, 3.7, 3.8), double. Sums may differ in rounding.
+
+     add_rows     out += sign * sum of factors[k * stride] rows[k] over k < count. rows: [count][lead], out: [width]
+     add_tile     sum[i][j] += sum of a[k][i] b[k][j] over k < count, i < 8, j < 16; strides are those of rows, count is
+                  a multiple of 4
+     widen        out[i] = x[i]
+     weigh_copy   row = x, weighted = weight x; count is a multiple of 16
+     turn_halves  out = x with (x[i], x[i + count]) turned by (cosine[i], sine[i]), i < count
+     exp_row      x[i] = exp(x[i] - most), most the largest x[i]; returns their sum; count is a multiple of 16. Vectors
+                  take what is below exp(-708) for 0
+     weigh_row    sum[i] += p (1 - p), p = x[i] / total, not less than 0; returns what was added; count likewise
+
+   attend: kernels of attention (3.13), NULL: attention in double. */
+typedef struct oscar__kernels {
+    oscar_isa isa;
+    void (*load)(oscar_type type, const void *in, size_t n, float *out);
+    void (*store)(oscar_type type, const float *in, size_t n, void *out);
+    void (*load_rounded)(oscar_type type, const void *in, oscar_type to, size_t n, float *out);
+    int (*finite)(const float *x, size_t n);
+    void (*fwht)(int n, float *x);
+    void (*butterfly)(int n, float *x);
+    void (*rotate)(int n, int rows, const float *m, const float *x, float *out);
+    void (*centre)(int dim, const float *x, const float *mean, float *out);
+    float (*sum_products)(int n, const float *x, const float *y);
+    void (*encode)(oscar__encoder *e, const float *rows);
+    void (*pack)(int is_k, int bits, int dim, const unsigned char *codes, unsigned char *tile);
+    void (*put_halves)(const float *x, unsigned char *out);
+    void (*mean_sum)(int tokens, int dim, const float *x, float *z);
+    void (*mean_levels)(int dim, const float *z, float s, float *n, unsigned char *bytes);
+    void (*eigh_dots)(size_t width, double *const *x, double *const *y, double *product);
+    void (*eigh_turn)(size_t width, const double *c, const double *s, double *const *x, double *const *y);
+    void (*eigh_turn_dots)(size_t width, const double *c, const double *s, double *const *x, double *const *y,
+                           double *product);
+    int (*eigh_angles)(oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
+                       double *s);
+    void (*add_rows)(size_t width, size_t count, double sign, const double *factors, size_t stride, const double *rows,
+                    size_t lead, double *out);
+    void (*add_tile)(size_t count, const double *a, size_t a_stride, const double *b, size_t b_stride, double *sum,
+                     size_t sum_stride);
+    void (*widen)(size_t count, const float *x, double *out);
+    void (*weigh_copy)(size_t count, double weight, const double *x, double *row, double *weighted);
+    void (*turn_halves)(size_t count, const double *cosine, const double *sine, const double *x, double *out);
+    double (*exp_row)(size_t count, double *x);
+    double (*weigh_row)(size_t count, double total, const double *x, double *sum);
+    const oscar__attend_kernels *attend;
+} oscar__kernels;
+
+static const oscar__kernels *oscar__kernels_now(void);   /* 3.21 */
 
 /* == 3.2 SIZES, TEXT, LOG, MEMORY == */
 
@@ -1418,6 +1597,12 @@ static void oscar__round_to(oscar_type type, float *x, size_t count)
     oscar__load_in_place(type, x, count);
 }
 
+static void oscar__load_rounded(oscar_type type, const void *in, oscar_type to, size_t count, float *out)
+{
+    oscar__load(type, in, count, out);
+    oscar__round_to(to, out, count);
+}
+
 /* Stores x, clamped to the largest finite value of the type first. Changes x. */
 static void oscar__store_saturated(oscar_type type, float *x, size_t count, void *out)
 {
@@ -1451,7 +1636,15 @@ static const void *oscar__view_at(const oscar_view *view, int heads, int dim, in
 
 static void oscar__view_row(const oscar_view *view, int heads, int dim, int64_t token, int head, float *out)
 {
-    oscar__load(view->type, oscar__view_at(view, heads, dim, token, head), (size_t)dim, out);
+    oscar__kernels_now()->load(view->type, oscar__view_at(view, heads, dim, token, head), (size_t)dim, out);
+}
+
+/* Rounded to what `type` holds. */
+static void oscar__view_row_rounded(const oscar_view *view, oscar_type type, int heads, int dim, int64_t token,
+                                    int head, float *out)
+{
+    const void *row = oscar__view_at(view, heads, dim, token, head);
+    oscar__kernels_now()->load_rounded(view->type, row, type, (size_t)dim, out);
 }
 
 static void *oscar__out_at(const oscar_out *out, int heads, int dim, int64_t token, int head)
@@ -1507,19 +1700,21 @@ OSCAR_API void oscar_convert(size_t count, oscar_type from, const void *in, osca
    accumulated. Every step has an error relative to the rows it touches; that is why small eigenvalues of a graded
    matrix keep their digits.
 
-   Rows are kept as scale_i * row_i (fast rotations): for a pair x, y of actual rows with squared lengths a, b and
-   product g,
+   A pair of rows x, y with squared lengths a, b and product g turns by
 
-       zeta = (b - a) / 2g     t = sign(zeta) / (|zeta| + sqrt(1 + zeta^2))     c = 1 / sqrt(1 + t^2)
-       x' = c (x - t y)     y' = c (y + t x)     a' = a - t g     b' = b + t g
+       d = b - a     w = 2g     h = sqrt(d^2 + w^2)     r = sqrt(2h (h + |d|))     t = sign(d) w / (h + |d|)
+       c = (h + |d|) / r     s = sign(d) w / r     x' = c x - s y     y' = c y + s x     a' = a - t g     b' = b + t g
 
-   the factor c goes into the scales, which leaves two products and two sums a component. */
+   and by a quarter turn more, (c, s) <- (s, -c), where that leaves the longer one of both as x: rows in descending
+   order need fewer rotations (de Rijk 1989). Rotations go in rounds of four disjoint pairs; turning the rows of one
+   round makes the products of the next one on the way, while they are in registers. */
 
 enum {
     OSCAR__EIGH_MAX = 4096,
     OSCAR__EIGH_LANES = 8,     /* sums of a dot product that do not wait for each other; rows are padded to it */
-    OSCAR__EIGH_PAIRS = 8,     /* disjoint pairs whose angles are computed together */
-    OSCAR__EIGH_SWEEPS = 40    /* 6 to 12 are usual */
+    OSCAR__EIGH_PAIRS = 4,     /* disjoint pairs of a round */
+    OSCAR__EIGH_BLOCK = 8,     /* rows that meet those of another block; two blocks stay in 48 KiB for n <= 320 */
+    OSCAR__EIGH_SWEEPS = 40    /* 4 to 10 are usual */
 };
 
 /* The largest |a_ij|: beyond, sums of entries and the unit below come near the ends of double's range. */
@@ -1535,20 +1730,21 @@ enum {
 
 /*   width    n rounded up to a multiple of OSCAR__EIGH_LANES; the padding is zero
      lead     distance of rows: one cache line more than width, else rows of 2^k values share few cache sets
-     block    rows a block, a power of two; two blocks stay in 32 KiB for n <= 256
+     exact    a is symmetric to the last bit, so that reading down columns can be saved
      unit     power of two that brings the largest |a_ij| into [1, 2); shift is added to the diagonal after it
-     rows     [n rounded up to a multiple of block][lead]; those from rank on are zero
-     norm, root, scale   per row: squared length and length of scale * row, scale. root is as old as the sweep: it only
-              says what may wait for the next one, and the last sweep changes no row
+     rows     [n rounded up to a multiple of OSCAR__EIGH_BLOCK][lead]; those from rank on are zero
+     norm, root   per row: squared length and length. root is as old as the sweep, but for exchanges: it only says what
+              may wait for the next one, and the last sweep changes no row that matters
+     tolerance, coarse   of |x . y| / (|x| |y|): what is orthogonal, what needs another sweep
      line     [width], a row of the matrix      order  [n] */
-typedef struct oscar__eigh {
+struct oscar__eigh {
     const double *a;
-    int n, rank, sweeps, indefinite;
-    size_t width, lead, block, row_count;
-    double unit, shift;
-    double *rows, *norm, *root, *scale, *line;
+    int n, rank, sweeps, indefinite, exact;
+    size_t width, lead, row_count;
+    double unit, shift, tolerance, coarse;
+    double *rows, *norm, *root, *line;
     int *order;
-} oscar__eigh;
+};
 
 /* Places the arrays in scratch (NULL: only counts) and returns the bytes. */
 static size_t oscar__eigh_place(oscar__eigh *e, int n, const double *a, void *scratch)
@@ -1561,17 +1757,15 @@ static size_t oscar__eigh_place(oscar__eigh *e, int n, const double *a, void *sc
     e->n = n;
     e->width = oscar__align_up(size, OSCAR__EIGH_LANES);
     e->lead = e->width + LINE / sizeof(double);
-    e->block = n <= 320 ? 8 : 4;
-    e->row_count = oscar__align_up(size, e->block);
-    count = e->row_count * e->lead + 3 * e->row_count + e->width;
+    e->row_count = oscar__align_up(size, OSCAR__EIGH_BLOCK);
+    count = e->row_count * e->lead + 2 * e->row_count + e->width;
     if (scratch) {
         next = (double *)scratch;
         while ((uintptr_t)next % LINE) next++;
         e->rows = next;
         e->norm = e->rows + e->row_count * e->lead;
         e->root = e->norm + e->row_count;
-        e->scale = e->root + e->row_count;
-        e->line = e->scale + e->row_count;
+        e->line = e->root + e->row_count;
         e->order = (int *)(e->line + e->width);
     }
     return LINE + count * sizeof(double) + size * sizeof(int);
@@ -1582,7 +1776,9 @@ static void oscar__eigh_line(const oscar__eigh *e, int i, double *out)
 {
     size_t size = (size_t)e->n, row = (size_t)i, j;
     double half = 0.5 * e->unit;
-    for (j = 0; j < size; j++) out[j] = (e->a[row * size + j] + e->a[j * size + row]) * half;
+    if (e->exact) for (j = 0; j < size; j++) out[j] = e->a[row * size + j] * e->unit;
+    else for (j = 0; j < size; j++) out[j] = (e->a[row * size + j] + e->a[j * size + row]) * half;
+    j = size;
     for (; j < e->width; j++) out[j] = 0;
     out[row] += e->shift;
 }
@@ -1604,37 +1800,103 @@ static OSCAR__NOINLINE double oscar__eigh_dot(size_t width, const double *x, con
     return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7));
 }
 
-/* y -= factor x */
-static OSCAR__NOINLINE void oscar__eigh_subtract(size_t width, double factor, const double *OSCAR__RESTRICT x,
-                                                 double *OSCAR__RESTRICT y)
+/* y += factor x */
+static OSCAR__NOINLINE void oscar__add_row(size_t width, double factor, const double *OSCAR__RESTRICT x,
+                                           double *OSCAR__RESTRICT y)
 {
-    size_t k, l;
-    for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
-        for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) y[k + l] -= factor * x[k + l];
+    size_t k = 0, l;
+    for (; k + OSCAR__EIGH_LANES <= width; k += OSCAR__EIGH_LANES)
+        for (l = 0; l < OSCAR__EIGH_LANES; l++) y[k + l] += factor * x[k + l];
+    for (; k < width; k++) y[k] += factor * x[k];
 }
 
-/* (x, y) <- (x - to_x y, y + to_y x) */
-static OSCAR__NOINLINE void oscar__eigh_turn(size_t width, double to_x, double to_y, double *OSCAR__RESTRICT x,
-                                             double *OSCAR__RESTRICT y)
+static void oscar__add_row_sum(size_t width, size_t count, double sign, const double *factors, size_t stride,
+                           const double *rows, size_t lead, double *out)
+{
+    size_t k;
+    for (k = 0; k < count; k++) oscar__add_row(width, sign * factors[k * stride], rows + k * lead, out);
+}
+
+/* (x, y) <- (c x - s y, c y + s x) */
+static OSCAR__NOINLINE void oscar__eigh_turn_pair(size_t width, double c, double s, double *OSCAR__RESTRICT x,
+                                                  double *OSCAR__RESTRICT y)
 {
     size_t k, l;
     for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
         for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) {
             double a = x[k + l], b = y[k + l];
-            x[k + l] = a - to_x * b;
-            y[k + l] = b + to_y * a;
+            x[k + l] = c * a - s * b;
+            y[k + l] = c * b + s * a;
         }
 }
+
+/* -- the scalar kernels -- */
+
+static void oscar__eigh_dots(size_t width, double *const *x, double *const *y, double *product)
+{
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) product[i] = oscar__eigh_dot(width, x[i], y[i]);
+}
+
+static void oscar__eigh_turn(size_t width, const double *c, const double *s, double *const *x, double *const *y)
+{
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) oscar__eigh_turn_pair(width, c[i], s[i], x[i], y[i]);
+}
+
+static void oscar__eigh_turn_dots(size_t width, const double *c, const double *s, double *const *x, double *const *y,
+                                  double *product)
+{
+    int i;
+    oscar__eigh_turn(width, c, s, x, y);
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++)
+        product[i] = oscar__eigh_dot(width, x[i], y[(i + 1) % OSCAR__EIGH_PAIRS]);
+}
+
+/* Without a branch in between, so that roots and quotients of several pairs overlap. */
+static int oscar__eigh_angles(oscar__eigh *e, const size_t *p, const size_t *q, const double *product, double *c,
+                              double *s)
+{
+    int turned = 0, i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        double a = e->norm[p[i]], b = e->norm[q[i]], lengths = e->root[p[i]] * e->root[q[i]], g = product[i];
+        double d = b - a, w = 2 * g, raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or squares underflow */
+        double h, sum, r, t, root;
+        c[i] = 1;
+        s[i] = 0;
+        if (!(fabs(g) > e->tolerance * lengths)) continue;
+        d *= raise;
+        w *= raise;
+        h = sqrt(d * d + w * w);
+        sum = h + fabs(d);
+        r = sqrt(2 * h * sum);
+        w = d < 0 ? -w : w;
+        t = w / sum;
+        turned |= fabs(g) > e->coarse * lengths || fabs(t) > e->coarse ? 2 : 1;
+        c[i] = sum / r;
+        s[i] = w / r;
+        a -= t * g;
+        b += t * g;
+        e->norm[p[i]] = a > b ? a : b;
+        e->norm[q[i]] = a > b ? b : a;
+        if (a > b) continue;
+        w = c[i];
+        c[i] = s[i];
+        s[i] = -w;
+        root = e->root[p[i]];
+        e->root[p[i]] = e->root[q[i]];
+        e->root[q[i]] = root;
+    }
+    return turned;
+}
+
+/* -- factor -- */
 
 /* Row i of the matrix less what the first `rank` rows of G explain of it. */
 static void oscar__eigh_residual(const oscar__eigh *e, int i, int rank, double *out)
 {
-    int k;
     oscar__eigh_line(e, i, out);
-    for (k = 0; k < rank; k++) {
-        const double *row = e->rows + (size_t)k * e->lead;
-        oscar__eigh_subtract(e->width, row[i], row, out);
-    }
+    oscar__kernels_now()->add_rows(e->width, (size_t)rank, -1, e->rows + i, e->lead, e->rows, e->lead, out);
 }
 
 /* Pivoted Cholesky into rows. Returns the rank, or -1 if the matrix is not positive semidefinite. A diagonal entry of
@@ -1695,135 +1957,148 @@ static double oscar__eigh_shift(oscar__eigh *e)
     return 1.125 * bound + 1e-6;
 }
 
-/* Rotates up to OSCAR__EIGH_PAIRS disjoint pairs of rows. Returns how many were not orthogonal yet. */
-static int oscar__eigh_pairs(oscar__eigh *e, int count, const size_t *first, const size_t *second, double tolerance)
+/* -- sweeps -- */
+
+/* Four disjoint pairs of rows, to be turned by (c, s) if `turned` is not 0. */
+typedef struct oscar__eigh_round {
+    size_t p[OSCAR__EIGH_PAIRS], q[OSCAR__EIGH_PAIRS];
+    double *x[OSCAR__EIGH_PAIRS], *y[OSCAR__EIGH_PAIRS];
+    double product[OSCAR__EIGH_PAIRS], c[OSCAR__EIGH_PAIRS], s[OSCAR__EIGH_PAIRS];
+    int turned;
+} oscar__eigh_round;
+
+static void oscar__eigh_pair(const oscar__eigh *e, oscar__eigh_round *r, int i, size_t p, size_t q)
 {
-    double g[OSCAR__EIGH_PAIRS], to_x[OSCAR__EIGH_PAIRS], to_y[OSCAR__EIGH_PAIRS];
-    double a[OSCAR__EIGH_PAIRS], b[OSCAR__EIGH_PAIRS], u[OSCAR__EIGH_PAIRS], v[OSCAR__EIGH_PAIRS];
-    int turn[OSCAR__EIGH_PAIRS], turned = 0, i;
-    for (i = 0; i < count; i++) {
-        size_t p = first[i], q = second[i];
-        a[i] = e->norm[p];
-        b[i] = e->norm[q];
-        u[i] = e->scale[p];
-        v[i] = e->scale[q];
-        g[i] = u[i] * v[i] * oscar__eigh_dot(e->width, e->rows + p * e->lead, e->rows + q * e->lead);
-        turn[i] = fabs(g[i]) > tolerance * e->root[p] * e->root[q];
-        turned += turn[i];
-        if (!turn[i]) g[i] = 1;   /* its angle is not used, but computed with the others */
+    r->p[i] = p;
+    r->q[i] = q;
+    r->x[i] = e->rows + p * e->lead;
+    r->y[i] = e->rows + q * e->lead;
+}
+
+static int oscar__eigh_find(oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
+{
+    return r->turned = kernels->eigh_angles(e, r->p, r->q, r->product, r->c, r->s);
+}
+
+/* Turns the rows, then y moves on by one; all but the angles of the next round. */
+static void oscar__eigh_step(const oscar__eigh *e, const oscar__kernels *kernels, oscar__eigh_round *r)
+{
+    size_t q = r->q[0];
+    double *y = r->y[0];
+    int i;
+    if (r->turned) kernels->eigh_turn_dots(e->width, r->c, r->s, r->x, r->y, r->product);
+    for (i = 0; i + 1 < OSCAR__EIGH_PAIRS; i++) {
+        r->q[i] = r->q[i + 1];
+        r->y[i] = r->y[i + 1];
     }
-    if (!turned) return 0;
-    for (i = 0; i < count; i++) {   /* apart from the rows, so that roots and quotients of several pairs overlap */
-        double d = b[i] - a[i], w = 2 * g[i], t, hypotenuse;
-        double raise = fabs(d) + fabs(w) < 1e-140 ? 1e150 : 1;   /* or both squares would underflow */
-        d *= raise;
-        w *= raise;
-        t = w / (fabs(d) + sqrt(d * d + w * w));
-        t = d < 0 ? -t : t;
-        hypotenuse = sqrt(1 + t * t);
-        to_x[i] = t * (v[i] / u[i]);
-        to_y[i] = t * (u[i] / v[i]);
-        a[i] -= t * g[i];
-        b[i] += t * g[i];
-        t = t * t / (hypotenuse * (1 + hypotenuse));   /* 1 - c */
-        u[i] -= u[i] * t;
-        v[i] -= v[i] * t;
+    r->q[i] = q;
+    r->y[i] = y;
+    if (!r->turned) kernels->eigh_dots(e->width, r->x, r->y, r->product);
+}
+
+/* Squares: rows x .. x + 3 with rows y .. y + 3, all 16 pairs; up to two of them, whose angles do not wait for each
+   other. Returns what eigh_angles does, of all rounds. */
+static int oscar__eigh_squares(oscar__eigh *e, int count, const size_t *x, const size_t *y)
+{
+    const oscar__kernels *kernels = oscar__kernels_now();
+    oscar__eigh_round rounds[2];
+    int turned = 0, round, i, k;
+    for (k = 0; k < count; k++) {
+        for (i = 0; i < OSCAR__EIGH_PAIRS; i++) oscar__eigh_pair(e, &rounds[k], i, x[k] + (size_t)i, y[k] + (size_t)i);
+        kernels->eigh_dots(e->width, rounds[k].x, rounds[k].y, rounds[k].product);
     }
-    for (i = 0; i < count; i++) {
-        size_t p = first[i], q = second[i];
-        if (!turn[i]) continue;
-        oscar__eigh_turn(e->width, to_x[i], to_y[i], e->rows + p * e->lead, e->rows + q * e->lead);
-        e->norm[p] = a[i];
-        e->norm[q] = b[i];
-        e->scale[p] = u[i];
-        e->scale[q] = v[i];
+    for (round = 0; round < OSCAR__EIGH_PAIRS; round++) {
+        for (k = 0; k < count; k++) turned |= oscar__eigh_find(e, kernels, &rounds[k]);
+        for (k = 0; k < count; k++) {
+            oscar__eigh_round *r = &rounds[k];
+            if (round + 1 < OSCAR__EIGH_PAIRS) oscar__eigh_step(e, kernels, r);
+            else if (r->turned) kernels->eigh_turn(e->width, r->c, r->s, r->x, r->y);
+        }
     }
     return turned;
 }
 
-/* Every pair of rows of two blocks, or of one: a round-robin tournament. */
-static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y, double tolerance)
+/* Every pair of rows of two blocks. */
+static int oscar__eigh_blocks(oscar__eigh *e, size_t x, size_t y)
 {
-    size_t first[OSCAR__EIGH_PAIRS], second[OSCAR__EIGH_PAIRS], seat[OSCAR__EIGH_PAIRS], block = e->block, round, i;
-    int turned = 0;
-    if (x != y) {
-        for (round = 0; round < block; round++) {
-            for (i = 0; i < block; i++) {
-                first[i] = x + i;
-                second[i] = y + ((i + round) & (block - 1));
-            }
-            turned += oscar__eigh_pairs(e, (int)block, first, second, tolerance);
-        }
-        return turned;
-    }
-    for (i = 0; i < block; i++) seat[i] = x + i;
-    for (round = 0; round < block - 1; round++) {
-        size_t last = seat[block - 1];
-        for (i = 0; i < block / 2; i++) {
-            first[i] = seat[i] < seat[block - 1 - i] ? seat[i] : seat[block - 1 - i];
-            second[i] = seat[i] < seat[block - 1 - i] ? seat[block - 1 - i] : seat[i];
-        }
-        turned += oscar__eigh_pairs(e, (int)(block / 2), first, second, tolerance);
-        for (i = block - 1; i > 1; i--) seat[i] = seat[i - 1];
-        seat[1] = last;
-    }
-    return turned;
+    size_t xs[2], straight[2], crossed[2];
+    xs[0] = x;
+    xs[1] = x + OSCAR__EIGH_PAIRS;
+    straight[0] = crossed[1] = y;
+    straight[1] = crossed[0] = y + OSCAR__EIGH_PAIRS;
+    return oscar__eigh_squares(e, 2, xs, straight) | oscar__eigh_squares(e, 2, xs, crossed);
 }
 
-/* Multiplies the scales into rows first .. first + count - 1 and measures them. */
-static void oscar__eigh_refresh(oscar__eigh *e, size_t first, size_t count)
+/* Every pair of rows of one block: those of either half, then a square. */
+static int oscar__eigh_block(oscar__eigh *e, size_t x)
 {
-    size_t i, k;
-    for (i = first; i < first + count; i++) {
-        double *row = e->rows + i * e->lead, scale = e->scale[i];
-        for (k = 0; k < e->width && scale != 1; k++) row[k] *= scale;
-        e->scale[i] = 1;
-        e->norm[i] = oscar__eigh_dot(e->width, row, row);
-        e->root[i] = sqrt(e->norm[i]);
+    static const unsigned char first[3][2] = { { 0, 2 }, { 0, 1 }, { 0, 1 } };
+    static const unsigned char second[3][2] = { { 1, 3 }, { 2, 3 }, { 3, 2 } };
+    const oscar__kernels *kernels = oscar__kernels_now();
+    oscar__eigh_round r;
+    size_t half = x + OSCAR__EIGH_PAIRS;
+    int turned = 0, round, i;
+    for (round = 0; round < 3; round++) {
+        for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+            size_t start = i < 2 ? x : half;
+            oscar__eigh_pair(e, &r, i, start + first[round][i % 2], start + second[round][i % 2]);
+        }
+        kernels->eigh_dots(e->width, r.x, r.y, r.product);
+        turned |= oscar__eigh_find(e, kernels, &r);
+        if (r.turned) kernels->eigh_turn(e->width, r.c, r.s, r.x, r.y);
     }
+    return turned | oscar__eigh_squares(e, 1, &x, &half);
 }
 
-/* Sweeps over all pairs until none is left to rotate. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
+/* Sweeps over all pairs until none is left to turn. A rotation moves the cosines of the rows that it turns, with
+   others, by its tangent times such cosines; where all of them were below coarse, n such products are below the
+   tolerance, and the sweep that would only look is saved. Returns 0 if OSCAR__EIGH_SWEEPS are not enough. */
 static int oscar__eigh_jacobi(oscar__eigh *e)
 {
-    const double lowest_scale = 1e-30;   /* refreshed before: a scale shrinks up to 2^4 times a pair of blocks */
-    double tolerance = sqrt((double)e->n) * DBL_EPSILON;
-    size_t count = oscar__align_up((size_t)e->rank, e->block), x, y, i;
-    for (i = 0; i < e->row_count; i++) {
-        e->scale[i] = 1;
-        e->norm[i] = 0;
-    }
+    size_t count = oscar__align_up((size_t)e->rank, OSCAR__EIGH_BLOCK), x, y, i;
+    for (i = 0; i < e->row_count; i++) e->norm[i] = e->root[i] = 0;
+    e->tolerance = sqrt((double)e->n) * DBL_EPSILON;
+    e->coarse = sqrt(e->tolerance / e->n);
     for (e->sweeps = 1; e->sweeps <= OSCAR__EIGH_SWEEPS; e->sweeps++) {
         int turned = 0;
-        oscar__eigh_refresh(e, 0, count);
-        for (x = 0; x < count; x += e->block)
-            for (y = x; y < count; y += e->block) {
-                turned += oscar__eigh_blocks(e, x, y, tolerance);
-                for (i = 0; i < e->block; i++) {
-                    if (e->scale[x + i] < lowest_scale) oscar__eigh_refresh(e, x + i, 1);
-                    if (e->scale[y + i] < lowest_scale) oscar__eigh_refresh(e, y + i, 1);
-                }
-            }
-        if (!turned) return 1;
+        for (i = 0; i < count; i++) {
+            const double *row = e->rows + i * e->lead;
+            e->norm[i] = oscar__eigh_dot(e->width, row, row);
+            e->root[i] = sqrt(e->norm[i]);
+        }
+        for (x = 0; x < count; x += OSCAR__EIGH_BLOCK) {
+            turned |= oscar__eigh_block(e, x);
+            for (y = x + OSCAR__EIGH_BLOCK; y < count; y += OSCAR__EIGH_BLOCK) turned |= oscar__eigh_blocks(e, x, y);
+        }
+        if (turned < 2) break;
     }
-    return 0;
+    for (i = 0; i < count; i++)
+        e->norm[i] = oscar__eigh_dot(e->width, e->rows + i * e->lead, e->rows + i * e->lead);
+    return e->sweeps <= OSCAR__EIGH_SWEEPS;
+}
+
+static OSCAR__NOINLINE void oscar__eigh_normalise(size_t width, double length, double *row)
+{
+    size_t k, l;
+    for (k = 0; k < width; k += OSCAR__EIGH_CHUNK(width))
+        for (l = 0; l < OSCAR__EIGH_CHUNK(width); l++) row[k + l] /= length;
 }
 
 /* Normalises the rows; norm becomes the eigenvalue of unit a + shift I, 0 where nothing is left to normalise. Those
    rows are completed to an orthonormal basis: the unit vector that the others explain least, Gram-Schmidt twice. */
 static void oscar__eigh_basis(oscar__eigh *e)
 {
-    size_t size = (size_t)e->n, i, j, k;
+    size_t size = (size_t)e->n, none = 0, i, j, k;
     double *open = e->root;   /* the part of each unit vector that is not explained */
     for (k = 0; k < size; k++) open[k] = 1;
     for (i = 0; i < size; i++) {
-        double *row = e->rows + i * e->lead;
         if (e->norm[i] < DBL_MIN) e->norm[i] = 0;
-        if (e->norm[i] == 0) continue;
-        for (k = 0; k < size; k++) row[k] /= sqrt(e->norm[i]);
-        for (k = 0; k < size; k++) open[k] -= row[k] * row[k];
+        if (e->norm[i] != 0) oscar__eigh_normalise(e->width, sqrt(e->norm[i]), e->rows + i * e->lead);
+        else none++;
     }
-    for (i = 0; i < size; i++) {
+    for (i = 0; i < size && none; i++)
+        for (k = 0; k < size && e->norm[i] != 0; k++) open[k] -= e->rows[i * e->lead + k] * e->rows[i * e->lead + k];
+    for (i = 0; i < size && none; i++) {
         double *row = e->rows + i * e->lead, length;
         size_t most = 0;
         int pass;
@@ -1835,7 +2110,7 @@ static void oscar__eigh_basis(oscar__eigh *e)
             for (j = 0; j < size; j++) {
                 const double *other = e->rows + j * e->lead;
                 if (j < i || e->norm[j] != 0)
-                    oscar__eigh_subtract(e->width, oscar__eigh_dot(e->width, other, row), other, row);
+                    oscar__add_row(e->width, -oscar__eigh_dot(e->width, other, row), other, row);
             }
         length = sqrt(oscar__eigh_dot(e->width, row, row));
         for (k = 0; k < size; k++) row[k] /= length;
@@ -1864,35 +2139,42 @@ static void oscar__eigh_quotients(oscar__eigh *e)
 static void oscar__eigh_write(oscar__eigh *e, double *vectors, double *values)
 {
     const double tie = 1 - 1.0 / (1 << 26);
-    size_t size = (size_t)e->n, i, j;
+    const size_t block = 8;
+    size_t size = (size_t)e->n, i, j, k;
     for (i = 0; i < size; i++) {
         for (j = i; j > 0 && e->norm[e->order[j - 1]] > e->norm[i]; j--) e->order[j] = e->order[j - 1];
         e->order[j] = (int)i;
     }
     for (j = 0; j < size; j++) {
-        const double *row = e->rows + (size_t)e->order[j] * e->lead;
-        double largest = 0, sign;
-        for (i = 0; i < size; i++) if (fabs(row[i]) > largest) largest = fabs(row[i]);
+        double *row = e->rows + (size_t)e->order[j] * e->lead, largest = 0;
+        for (i = 0; i < size; i++) largest = fabs(row[i]) > largest ? fabs(row[i]) : largest;
         for (i = 0; fabs(row[i]) < largest * tie; i++) {}
-        sign = row[i] < 0 ? -1 : 1;
-        for (i = 0; i < size; i++) vectors[i * size + j] = sign * row[i];
+        if (row[i] < 0) for (i = 0; i < size; i++) row[i] = -row[i];
         values[j] = e->norm[e->order[j]] / e->unit;
     }
+    for (j = 0; j < size; j += block)   /* so that a line of the output is written whole */
+        for (i = 0; i < size; i++)
+            for (k = j; k < size && k < j + block; k++)
+                vectors[i * size + k] = e->rows[(size_t)e->order[k] * e->lead + i];
 }
 
-/* Looks at every entry; *largest = max |a_ij|. */
-static oscar_result oscar__eigh_check(int n, const double *a, double *largest)
+/* Looks at every entry; *largest = max |a_ij|, *exact: a = a^T. */
+static oscar_result oscar__eigh_check(int n, const double *a, double *largest, int *exact)
 {
-    size_t size = (size_t)n, i, j;
-    double top = 0;
+    const size_t block = 8;   /* so that a line that is read down a column is used whole */
+    size_t size = (size_t)n, i, j, k;
+    double top = 0, most = 0;
     for (i = 0; i < size * size; i++) {
         if (!(fabs(a[i]) <= OSCAR__EIGH_LARGEST)) return OSCAR_ERR_NUMERIC;
-        if (fabs(a[i]) > top) top = fabs(a[i]);
+        top = fabs(a[i]) > top ? fabs(a[i]) : top;
     }
     if (top > 0 && top < OSCAR__EIGH_SMALLEST) return OSCAR_ERR_NUMERIC;
-    for (i = 0; i < size; i++)
-        for (j = 0; j < i; j++)
-            if (fabs(a[i * size + j] - a[j * size + i]) > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+    for (i = 0; i < size; i += block)
+        for (j = 0; j < size; j++)
+            for (k = i; k < size && k < i + block; k++)
+                most = fabs(a[k * size + j] - a[j * size + k]) > most ? fabs(a[k * size + j] - a[j * size + k]) : most;
+    if (most > 1e-6 * top) return OSCAR_ERR_ARGUMENT;
+    *exact = most == 0;
     *largest = top;
     return OSCAR_OK;
 }
@@ -1908,7 +2190,7 @@ static oscar_result oscar__eigh_solve(oscar__eigh *e)
 {
     double largest;
     int exponent;
-    oscar_result result = oscar__eigh_check(e->n, e->a, &largest);
+    oscar_result result = oscar__eigh_check(e->n, e->a, &largest, &e->exact);
     if (result) return result;
     (void)frexp(largest, &exponent);
     e->unit = ldexp(1.0, largest > 0 ? 1 - exponent : 0);
@@ -1938,38 +2220,36 @@ OSCAR_API oscar_result oscar_eigh(int n, const double *a, double *vectors, doubl
 }
 
 /* l l^T = c. c, l: [n][n], not overlapping; only the lower triangle of c is read, l has zeros above the diagonal.
-   Returns 0 if c is not positive definite in this arithmetic (or not finite); l is then partly written. */
+   Returns 0 if c is not positive definite in this arithmetic (or not finite); l is then partly written. On the way l is
+   its transpose, so that columns are rows. */
 static int oscar__cholesky(int n, const double *c, double *l)
 {
-    size_t size = (size_t)n, i, j, k;
+    size_t size = (size_t)n, i, j;
     for (i = 0; i < size; i++) {
-        double *li = l + i * size, rest;
-        for (j = 0; j < i; j++) {
-            const double *lj = l + j * size;
-            double sum = c[i * size + j];
-            for (k = 0; k < j; k++) sum -= li[k] * lj[k];
-            li[j] = sum / lj[j];
-        }
-        rest = c[i * size + i];
-        for (k = 0; k < i; k++) rest -= li[k] * li[k];
-        if (!(rest > 0 && rest <= DBL_MAX)) return 0;
-        li[i] = sqrt(rest);
-        for (j = i + 1; j < size; j++) li[j] = 0;
+        double *li = l + i * size, root;
+        for (j = 0; j < i; j++) li[j] = 0;
+        for (j = i; j < size; j++) li[j] = c[j * size + i];
+        oscar__kernels_now()->add_rows(size - i, i, -1, l + i, size, l + i, size, li + i);
+        if (!(li[i] > 0 && li[i] <= DBL_MAX)) return 0;
+        root = sqrt(li[i]);
+        li[i] = root;
+        for (j = i + 1; j < size; j++) li[j] /= root;
     }
+    for (i = 0; i < size; i++)
+        for (j = 0; j < i; j++) {
+            l[i * size + j] = l[j * size + i];
+            l[j * size + i] = 0;
+        }
     return 1;
 }
 
 /* Solves l^T y = x in place. l: [n][n] lower; x: [n][columns]. */
 static void oscar__solve_lower_t(int n, const double *l, int columns, double *x)
 {
-    size_t size = (size_t)n, width = (size_t)columns, i = size, j, k;
+    size_t size = (size_t)n, width = (size_t)columns, i = size, j;
     while (i--) {
         double *xi = x + i * width, diagonal = l[i * size + i];
-        for (k = i + 1; k < size; k++) {
-            const double *xk = x + k * width;
-            double factor = l[k * size + i];
-            for (j = 0; j < width; j++) xi[j] -= factor * xk[j];
-        }
+        oscar__kernels_now()->add_rows(width, size - i - 1, -1, l + (i + 1) * size + i, size, xi + width, width, xi);
         for (j = 0; j < width; j++) xi[j] /= diagonal;
     }
 }
@@ -1982,7 +2262,14 @@ static void oscar__solve_lower_t(int n, const double *l, int columns, double *x)
 
 static int oscar__pow2_divisor(int n) { return n & -n; }
 
-static float oscar__fwht_scale(int n) { return (float)(1.0 / sqrt((double)oscar__pow2_divisor(n))); }
+/* The float nearest 1 / sqrt(N), without a root: every row asks for it. */
+static float oscar__fwht_scale(int n)
+{
+    float scale = 1.0f;
+    int block = oscar__pow2_divisor(n);
+    for (; block >= 4; block /= 4) scale *= 0.5f;
+    return block == 2 ? OSCAR__F32(scale * 0.707106781f) : scale;
+}
 
 static OSCAR__NOINLINE void oscar__butterfly(int n, float *x)
 {
@@ -2034,6 +2321,12 @@ static OSCAR__NOINLINE void oscar__rotate_row(int n, const float *m, const float
     }
 }
 
+static OSCAR__NOINLINE void oscar__rotate_rows(int n, int rows, const float *m, const float *x, float *out)
+{
+    int row;
+    for (row = 0; row < rows; row++, x += n, out += n) oscar__rotate_row(n, m, x, out);
+}
+
 OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *out)
 {
     size_t row;
@@ -2042,7 +2335,7 @@ OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *ou
     if (!in || !out) return OSCAR_ERR_ARGUMENT;
     for (row = 0; row < rows; row++, in += n, out += n) {
         if (in != out) memcpy(out, in, (size_t)n * sizeof *out);
-        oscar__fwht_row(n, out);
+        oscar__kernels_now()->fwht(n, out);
     }
     return OSCAR_OK;
 }
@@ -2057,15 +2350,42 @@ OSCAR_API uint32_t oscar_bitrev(uint32_t i, int bits)
 
 OSCAR_API oscar_result oscar_rotate(int n, size_t rows, const float *m, const float *x, float *out)
 {
-    size_t row;
     if (n < 1) return OSCAR_ERR_SHAPE;
     if (rows == 0) return OSCAR_OK;
     if (!m || !x || !out) return OSCAR_ERR_ARGUMENT;
-    for (row = 0; row < rows; row++, x += n, out += n) oscar__rotate_row(n, m, x, out);
+    while (rows) {
+        size_t some = rows < 64 ? rows : 64;
+        oscar__kernels_now()->rotate(n, (int)some, m, x, out);
+        rows -= some;
+        x += some * (size_t)n;
+        out += some * (size_t)n;
+    }
     return OSCAR_OK;
 }
 
 /* == 3.6 TRANSFORM PAIRS, LAYERS == */
+
+/* y += factor f */
+static OSCAR__NOINLINE void oscar__add_float_row(int dim, double factor, const float *OSCAR__RESTRICT f,
+                                                 double *OSCAR__RESTRICT y)
+{
+    int j, l;
+    for (j = 0; j < dim; j += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) y[j + l] += factor * (double)f[j + l];
+}
+
+static double oscar__float_row_dot(int dim, const float *f, const double *x)
+{
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    int j;
+    for (j = 0; j < dim; j += 4) {
+        s0 += (double)f[j] * x[j];
+        s1 += (double)f[j + 1] * x[j + 1];
+        s2 += (double)f[j + 2] * x[j + 2];
+        s3 += (double)f[j + 3] * x[j + 3];
+    }
+    return (s0 + s2) + (s1 + s3);
+}
 
 /* The largest singular value of f [dim][dim], to about 1e-4 from below: power iteration on f^T f. It starts from rows
    mixed with unequal weights, so that no block of channels is left out. It only limits the length of rows, with a
@@ -2086,10 +2406,8 @@ static float oscar__matrix_norm(int dim, const float *f)
         length = sqrt(length);
         for (j = 0; j < dim; j++) { x[j] /= length; y[j] = 0; }
         for (i = 0; i < dim; i++) {   /* row i of f x, and its share of f^T (f x) */
-            double lane[4] = { 0, 0, 0, 0 }, dot;
-            for (j = 0; j < dim; j++) lane[j % 4] += (double)f[i * dim + j] * x[j];
-            dot = (lane[0] + lane[2]) + (lane[1] + lane[3]);
-            for (j = 0; j < dim; j++) y[j] += dot * (double)f[i * dim + j];
+            double dot = oscar__float_row_dot(dim, f + i * dim, x);
+            oscar__add_float_row(dim, dot, f + i * dim, y);
             image += dot * dot;
         }
         memcpy(x, y, (size_t)dim * sizeof(double));
@@ -2119,15 +2437,28 @@ static oscar_result oscar__pair_check(const oscar_pair *pair, int dim, const osc
 
 static const float *oscar__pair_dual(const oscar_pair *pair) { return pair->dual ? pair->dual : pair->to; }
 
-/* x' = (x - m) F; decides bytes. x - m is rounded before the transform. */
-static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, const float *x, float *out)
+static OSCAR__NOINLINE void oscar__centre_row(int dim, const float *x, const float *mean, float *out)
 {
-    float centred[OSCAR__DIM_MAX];
     int i;
-    for (i = 0; i < pair->dim; i++) centred[i] = pair->mean ? OSCAR__F32(x[i] - pair->mean[i]) : x[i];
-    if (pair->kind == OSCAR_HADAMARD) oscar__fwht_row(pair->dim, centred);
-    if (pair->kind == OSCAR_DENSE) oscar__rotate_row(pair->dim, pair->to, centred, out);
-    else memcpy(out, centred, (size_t)pair->dim * sizeof(float));
+    for (i = 0; i < dim; i++) out[i] = OSCAR__F32(x[i] - mean[i]);
+}
+
+/* x' = (x - m) F of a few rows; decides bytes. x - m is rounded before the transform. room: [rows][dim], apart from the
+   rest; out may be x. */
+static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, int rows, const float *x, float *out, float *room)
+{
+    const oscar__kernels *kernels = oscar__kernels_now();
+    size_t dim = (size_t)pair->dim;
+    float *centred = pair->kind == OSCAR_DENSE ? room : out;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float *from = x + (size_t)r * dim;
+        float *to = centred + (size_t)r * dim;
+        if (pair->mean) kernels->centre(pair->dim, from, pair->mean, to);
+        else if (to != from) memcpy(to, from, dim * sizeof(float));
+        if (pair->kind == OSCAR_HADAMARD) kernels->fwht(pair->dim, to);
+    }
+    if (pair->kind == OSCAR_DENSE) kernels->rotate(pair->dim, rows, pair->to, centred, out);
 }
 
 /* x = x' B^T + m, in float, in the prescribed order (design 2.3, reading). */
@@ -2137,7 +2468,7 @@ static OSCAR__NOINLINE void oscar__back(const oscar_pair *pair, const float *x, 
     float y[OSCAR__DIM_MAX], scale = oscar__fwht_scale(pair->dim);
     int dim = pair->dim, i, j;
     memcpy(y, x, (size_t)dim * sizeof(float));
-    if (pair->kind == OSCAR_HADAMARD) oscar__butterfly(dim, y);
+    if (pair->kind == OSCAR_HADAMARD) oscar__kernels_now()->butterfly(dim, y);
     for (i = 0; i < dim; i++) {
         float mean = pair->mean ? pair->mean[i] : 0.0f, sum = 0.0f;
         if (pair->kind == OSCAR_HADAMARD) { out[i] = fmaf(y[i], scale, mean); continue; }
@@ -2202,8 +2533,10 @@ OSCAR_API oscar_result oscar_transform(const oscar_pair *pair, oscar_direction d
     for (r = 0; r < rows; r++) {
         const float *from = x + r * (size_t)pair->dim;
         float *to = out + r * (size_t)pair->dim;
-        if (direction == OSCAR_FORWARD) oscar__forward(pair, from, to);
-        else if (direction == OSCAR_BACK) oscar__back(pair, from, to);
+        if (direction == OSCAR_FORWARD) {
+            float room[OSCAR__DIM_MAX];
+            oscar__forward(pair, 1, from, to, room);
+        } else if (direction == OSCAR_BACK) oscar__back(pair, from, to);
         else {
             double query[OSCAR__DIM_MAX];
             int i;
@@ -2303,6 +2636,12 @@ OSCAR_API oscar_result oscar_layer_resolve(const oscar_layer *in, const oscar_ho
 
 /* == 3.7 CALIBRATION SUMS == */
 
+enum {
+    OSCAR__TILE_ROWS = 8, OSCAR__TILE_COLUMNS = 16,   /* of the kernel add_tile; they divide every dim */
+    OSCAR__GATHER = 32, OSCAR__GATHER_PAD = 8,        /* rows whose outer products are added together */
+    OSCAR__WEIGH_QUERIES = 32                         /* whose logits are made together: keys are read once for them */
+};
+
 /* Of one KV head, w = 1 (PLAIN) or a sum of p (1 - p) (ATTENTION; in q and k only):
 
        q = sum w q^T q     k = sum w (k - shift)^T (k - shift)     k_first = sum w (k - shift)
@@ -2342,32 +2681,109 @@ struct oscar_calib {
     int frozen, warned;
     float *row;             /* working space, the largest dim of all: a row as loaded, */
     double *x, *turned;     /* as a sum takes it, and turned by a shift, */
-    double *gathered;       /* [OSCAR__GATHER] rows, */
+    double *gathered;       /* OSCAR__GATHER rows, weighted ones, */
     double *cosine, *sine;  /* [shift_count][turns] */
 };
 
-/* Rows that wait for their outer product: four at a time load and store each entry of the sum once. */
-enum { OSCAR__GATHER = 4 };
+/* -- scalar kernels: rows, tiles -- */
+
+static void oscar__add_tile(size_t count, const double *a, size_t a_stride, const double *b, size_t b_stride,
+                            double *sum, size_t sum_stride)
+{
+    size_t k, i, j;
+    for (k = 0; k < count; k += 4)
+        for (i = 0; i < OSCAR__TILE_ROWS; i++) {
+            const double *ai = a + k * a_stride + i, *OSCAR__RESTRICT b0 = b + k * b_stride;
+            const double *OSCAR__RESTRICT b1 = b0 + b_stride, *OSCAR__RESTRICT b2 = b1 + b_stride;
+            const double *OSCAR__RESTRICT b3 = b2 + b_stride;
+            double a0 = ai[0], a1 = ai[a_stride], a2 = ai[2 * a_stride], a3 = ai[3 * a_stride];
+            double *OSCAR__RESTRICT out = sum + i * sum_stride;
+            for (j = 0; j < OSCAR__TILE_COLUMNS; j++) out[j] += (a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j]);
+        }
+}
+
+static void oscar__widen(size_t count, const float *x, double *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) out[i] = (double)x[i];
+}
+
+static void oscar__weigh_copy(size_t count, double weight, const double *x, double *row, double *weighted)
+{
+    size_t i;
+    memcpy(row, x, count * sizeof(double));
+    for (i = 0; i < count; i++) weighted[i] = weight * x[i];
+}
+
+static void oscar__turn_halves(size_t count, const double *cosine, const double *sine, const double *x, double *out)
+{
+    size_t i;
+    for (i = 0; i < count; i++) {
+        double a = x[i], b = x[i + count];
+        out[i] = a * cosine[i] - b * sine[i];
+        out[i + count] = a * sine[i] + b * cosine[i];
+    }
+}
+
+static double oscar__exp_row(size_t count, double *x)
+{
+    double most = -HUGE_VAL, sum = 0;
+    size_t i;
+    for (i = 0; i < count; i++) if (x[i] > most) most = x[i];
+    for (i = 0; i < count; i++) sum += x[i] = exp(x[i] - most);
+    return sum;
+}
+
+static double oscar__weigh_row(size_t count, double total, const double *x, double *sum)
+{
+    double added = 0;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        double p = x[i] / total, weight = p * (1 - p);
+        if (!(weight > 0)) continue;   /* p may round to above 1 */
+        sum[i] += weight;
+        added += weight;
+    }
+    return added;
+}
+
+/* -- gather -- */
+
+/* Rows that wait for their outer products, as they are and times their weights: sum += weighted^T rows, the lower
+   triangle, by tiles that stay in registers while all rows go by. Rows are a cache line more apart than dim, or those
+   of 2^k values would share few cache sets. */
 typedef struct oscar__gather {
-    int dim, count;
-    double *rows, *sum;
-    double weight[OSCAR__GATHER];
+    const oscar__kernels *kernels;
+    size_t dim, lead, count;
+    double *rows, *weighted, *sum;
 } oscar__gather;
+
+/* One tile; where it crosses the diagonal only what is on and below it. */
+static void oscar__gather_tile(const oscar__gather *g, size_t i, size_t j)
+{
+    double tile[OSCAR__TILE_ROWS * OSCAR__TILE_COLUMNS], *sum = g->sum + i * g->dim + j;
+    size_t r;
+    if (j + OSCAR__TILE_COLUMNS <= i + 1) {
+        g->kernels->add_tile(g->count, g->weighted + i, g->lead, g->rows + j, g->lead, sum, g->dim);
+        return;
+    }
+    for (r = 0; r < OSCAR__TILE_ROWS; r++)
+        memcpy(tile + r * OSCAR__TILE_COLUMNS, sum + r * g->dim, OSCAR__TILE_COLUMNS * sizeof(double));
+    g->kernels->add_tile(g->count, g->weighted + i, g->lead, g->rows + j, g->lead, tile, OSCAR__TILE_COLUMNS);
+    for (r = 0; r < OSCAR__TILE_ROWS; r++)
+        memcpy(sum + r * g->dim, tile + r * OSCAR__TILE_COLUMNS, (i + r - j + 1) * sizeof(double));
+}
 
 static void oscar__gather_flush(oscar__gather *g)
 {
-    size_t dim = (size_t)g->dim, i, j;
-    const double *x0 = g->rows, *x1 = x0 + dim, *x2 = x1 + dim, *x3 = x2 + dim;
+    size_t i, j;
     if (!g->count) return;
-    for (; g->count < OSCAR__GATHER; g->count++) {
-        memset(g->rows + (size_t)g->count * dim, 0, dim * sizeof(double));
-        g->weight[g->count] = 0;
+    for (; g->count % 4; g->count++) {
+        memset(g->rows + g->count * g->lead, 0, g->dim * sizeof(double));
+        memset(g->weighted + g->count * g->lead, 0, g->dim * sizeof(double));
     }
-    for (i = 0; i < dim; i++) {
-        double a0 = g->weight[0] * x0[i], a1 = g->weight[1] * x1[i], a2 = g->weight[2] * x2[i];
-        double a3 = g->weight[3] * x3[i], *sum = g->sum + i * dim;
-        for (j = 0; j <= i; j++) sum[j] += (a0 * x0[j] + a1 * x1[j]) + (a2 * x2[j] + a3 * x3[j]);
-    }
+    for (i = 0; i < g->dim; i += OSCAR__TILE_ROWS)
+        for (j = 0; j < i + OSCAR__TILE_ROWS; j += OSCAR__TILE_COLUMNS) oscar__gather_tile(g, i, j);
     g->count = 0;
 }
 
@@ -2375,8 +2791,11 @@ static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, doub
 {
     oscar__gather g;
     memset(&g, 0, sizeof g);
-    g.dim = dim;
+    g.kernels = oscar__kernels_now();
+    g.dim = (size_t)dim;
+    g.lead = g.dim + OSCAR__GATHER_PAD;
     g.rows = calib->gathered;
+    g.weighted = g.rows + OSCAR__GATHER * g.lead;
     g.sum = sum;
     return g;
 }
@@ -2384,8 +2803,8 @@ static oscar__gather oscar__gather_start(const oscar_calib *calib, int dim, doub
 /* sum += weight x^T x, at the latest at the next flush. */
 static void oscar__gather_push(oscar__gather *g, const double *x, double weight)
 {
-    memcpy(g->rows + (size_t)(g->count * g->dim), x, (size_t)g->dim * sizeof(double));
-    g->weight[g->count++] = weight;
+    size_t at = g->count++ * g->lead;
+    g->kernels->weigh_copy(g->dim, weight, x, g->rows + at, g->weighted + at);
     if (g->count == OSCAR__GATHER) oscar__gather_flush(g);
 }
 
@@ -2506,7 +2925,7 @@ static void oscar__calib_carve(oscar__carver *c, const oscar_calib_desc *desc, o
     calib->row = (float *)oscar__carve(c, dim, sizeof(float));
     calib->x = (double *)oscar__carve(c, dim, sizeof(double));
     calib->turned = (double *)oscar__carve(c, dim, sizeof(double));
-    calib->gathered = (double *)oscar__carve(c, OSCAR__GATHER * dim, sizeof(double));
+    calib->gathered = (double *)oscar__carve(c, 2 * OSCAR__GATHER * (dim + OSCAR__GATHER_PAD), sizeof(double));
     calib->cosine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
     calib->sine = (double *)oscar__carve(c, shifts * turns, sizeof(double));
 }
@@ -2618,6 +3037,15 @@ static int oscar__calib_inputs(const oscar_calib *calib, const oscar_layer *l, c
 
 static int oscar__masked(const oscar_chunk *chunk, int token) { return chunk->mask && !chunk->mask[token]; }
 
+/* oscar__finite for the length of a head: without a way out of the loop compilers make vectors of it. */
+static int oscar__finite_row(const float *x, int dim)
+{
+    int i, l, bad = 0;
+    for (i = 0; i < dim; i += OSCAR__LANES)
+        for (l = 0; l < OSCAR__LANES; l++) bad |= !(fabsf(x[i + l]) <= FLT_MAX);
+    return !bad;
+}
+
 /* Everything that can be wrong with the data, before a sum changes. *valid: tokens that are not masked. */
 static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const oscar_chunk *chunk, int *valid)
 {
@@ -2637,7 +3065,7 @@ static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const osca
         for (t = 0; t < chunk->tokens; t++)
             for (h = 0; !oscar__masked(chunk, t) && h < in->heads; h++) {
                 oscar__view_row(in->view, in->heads, in->dim, t, h, calib->row);
-                if (!oscar__finite(calib->row, (size_t)in->dim))
+                if (!oscar__finite_row(calib->row, in->dim))
                     return OSCAR__FAIL(&calib->hooks, OSCAR_ERR_NUMERIC,
                                        "layer %i: %s of token %i, head %i holds NaN or infinity: mask the token out or "
                                        "repair it", layer, name, t, h);
@@ -2649,102 +3077,114 @@ static oscar_result oscar__chunk_check(oscar_calib *calib, int layer, const osca
 /* Loads a row into calib->x. */
 static void oscar__calib_load(oscar_calib *calib, const oscar_view *view, int heads, int dim, int token, int head)
 {
-    int d;
     oscar__view_row(view, heads, dim, token, head, calib->row);
-    for (d = 0; d < dim; d++) calib->x[d] = (double)calib->row[d];
+    oscar__kernels_now()->widen((size_t)dim, calib->row, calib->x);
 }
 
 /* -- attention weights -- */
 
 /* w_ij = p_ij (1 - p_ij) for sink <= j <= i - recent, p the softmax over the chunk's valid tokens, numbered without the
-   masked ones. Rows of p are made one at a time; only the sums over rows and columns are kept.
-     keys          one KV head, [rows / 8][dim][8]: a tile of 8 keys gives 8 independent sums
-     key_weight    [kv_heads][rows], sum over i and the query heads     query_weight  [q_heads][rows], sum over j */
-enum { OSCAR__KEY_TILE = 8 };
+   masked ones. Rows of p are made OSCAR__WEIGH_QUERIES at a time; only the sums over rows and columns are kept.
+     stride        rows, rounded up to whole tiles of 16 keys
+     keys          one KV head, [stride / 16][dim][16]          queries  [OSCAR__WEIGH_QUERIES / 8][dim][8], scaled
+     logit         [OSCAR__WEIGH_QUERIES][stride]
+     key_weight    [kv_heads][stride], sum over i and the query heads     query_weight  [q_heads][rows], sum over j */
 typedef struct oscar__weigh {
     int rows;
+    size_t stride;
     int *token;
-    double *keys, *logit, *key_weight, *query_weight;
+    double *keys, *queries, *logit, *key_weight, *query_weight;
     void *memory;   /* which all of them are in, and its size */
     size_t size;
 } oscar__weigh;
 
 static void oscar__weigh_carve(oscar__carver *c, const oscar_layer *l, int rows, oscar__weigh *w)
 {
-    size_t tiles = ((size_t)rows + OSCAR__KEY_TILE - 1) / OSCAR__KEY_TILE, count = (size_t)rows;
+    size_t count = (size_t)rows, dim = (size_t)l->k_dim;
     w->rows = rows;
+    w->stride = oscar__align_up(count, OSCAR__TILE_COLUMNS);
     w->token = (int *)oscar__carve(c, count, sizeof(int));
-    w->keys = (double *)oscar__carve(c, oscar__mul(tiles, OSCAR__KEY_TILE * (size_t)l->k_dim), sizeof(double));
-    w->logit = (double *)oscar__carve(c, tiles * OSCAR__KEY_TILE, sizeof(double));
-    w->key_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->kv_heads, count), sizeof(double));
+    w->keys = (double *)oscar__carve(c, oscar__mul(w->stride, dim), sizeof(double));
+    w->queries = (double *)oscar__carve(c, OSCAR__WEIGH_QUERIES * dim, sizeof(double));
+    w->logit = (double *)oscar__carve(c, oscar__mul(OSCAR__WEIGH_QUERIES, w->stride), sizeof(double));
+    w->key_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->kv_heads, w->stride), sizeof(double));
     w->query_weight = (double *)oscar__carve(c, oscar__mul((size_t)l->q_heads, count), sizeof(double));
 }
 
-static void oscar__weigh_keys(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, int head,
-                              oscar__weigh *w)
+/* Rows first .. first + count - 1 of a head into tiles of `tile` rows, [dim][tile], times scale; rows that a tile lacks
+   are zero. */
+static void oscar__weigh_load(oscar_calib *calib, const oscar_view *view, int heads, int dim, int head,
+                              const oscar__weigh *w, int first, int count, int tile, double scale, double *out)
 {
-    int dim = l->k_dim, n, d;
-    size_t last = (size_t)((w->rows - 1) / OSCAR__KEY_TILE), tile_size = (size_t)(OSCAR__KEY_TILE * dim);
-    memset(w->keys + last * tile_size, 0, tile_size * sizeof(double));   /* it may be partly filled */
-    for (n = 0; n < w->rows; n++) {
-        double *tile = w->keys + (size_t)(n / OSCAR__KEY_TILE) * tile_size;
-        oscar__view_row(&chunk->k, l->kv_heads, dim, w->token[n], head, calib->row);
-        for (d = 0; d < dim; d++) tile[OSCAR__KEY_TILE * d + n % OSCAR__KEY_TILE] = (double)calib->row[d];
+    int n, d;
+    for (n = 0; n < count || n % tile; n++) {
+        double *to = out + (size_t)(n / tile) * (size_t)(tile * dim) + n % tile;
+        if (n < count) oscar__view_row(view, heads, dim, w->token[first + n], head, calib->row);
+        for (d = 0; d < dim; d++) to[d * tile] = n < count ? scale * (double)calib->row[d] : 0;
     }
 }
 
-/* out[8] = q . keys of a tile. */
-static void oscar__tile_dot(int dim, const double *q, const double *tile, double *out)
+/* Adds row i of w to the sums over columns; returns the sum of the row. logit: of query i, [stride], is changed. */
+static double oscar__weigh_query(const oscar_calib *calib, const oscar_layer *l, int i, double *logit,
+                                 double *key_weight)
 {
-    double sum[OSCAR__KEY_TILE] = { 0, 0, 0, 0, 0, 0, 0, 0 };
-    int d, t;
-    for (d = 0; d < dim; d++, tile += OSCAR__KEY_TILE)
-        for (t = 0; t < OSCAR__KEY_TILE; t++) sum[t] += q[d] * tile[t];
-    memcpy(out, sum, sizeof sum);
+    const oscar__kernels *kernels = oscar__kernels_now();
+    const size_t tile = OSCAR__TILE_COLUMNS;
+    size_t from = l->window && i + 1 > l->window ? (size_t)(i + 1 - l->window) : 0, end = (size_t)i + 1;
+    size_t first = from > (size_t)calib->sink ? from : (size_t)calib->sink, stop = (size_t)(i + 1 - calib->recent), j;
+    double cap = (double)l->softcap, total;
+    for (j = from; cap > 0 && j < end; j++) logit[j] = cap * tanh(logit[j] / cap);
+    for (j = from - from % tile; j < from; j++) logit[j] = -HUGE_VAL;
+    for (j = end; j % tile; j++) logit[j] = -HUGE_VAL;
+    from -= from % tile;
+    total = kernels->exp_row(oscar__align_up(end, tile) - from, logit + from);
+    if (first >= stop) return 0;
+    for (j = first - first % tile; j < first; j++) logit[j] = 0;
+    for (j = stop; j % tile; j++) logit[j] = 0;
+    first -= first % tile;
+    return kernels->weigh_row(oscar__align_up(stop, tile) - first, total, logit + first, key_weight + first);
 }
 
-/* Adds row i of w to the sums over columns; returns the sum of the row. q: the query, [dim]. */
-static double oscar__weigh_row(const oscar_calib *calib, const oscar_layer *l, const double *q, int i, oscar__weigh *w,
-                               double *key_weight)
+/* Queries i .. i + count - 1 of head x. Returns the sum of their weights. */
+static double oscar__weigh_block(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, int x, int i,
+                                 int count, oscar__weigh *w)
 {
-    int from = l->window && i - l->window + 1 > 0 ? i - l->window + 1 : 0, dim = l->k_dim, j;
-    int first = from > calib->sink ? from : calib->sink, last = i - calib->recent;
-    double scale = (double)l->scale, cap = (double)l->softcap, top = -HUGE_VAL, total = 0, sum = 0;
-    for (j = from - from % OSCAR__KEY_TILE; j <= i; j += OSCAR__KEY_TILE)
-        oscar__tile_dot(dim, q, w->keys + (size_t)j * (size_t)dim, w->logit + j);
-    for (j = from; j <= i; j++) {
-        double x = scale * w->logit[j];
-        if (cap > 0) x = cap * tanh(x / cap);
-        if (x > top) top = x;
-        w->logit[j] = x;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    size_t dim = (size_t)l->k_dim, end = oscar__align_up((size_t)(i + count), OSCAR__TILE_COLUMNS), from, j, r;
+    double *key_weight = w->key_weight + (size_t)(x / (l->q_heads / l->kv_heads)) * w->stride, total = 0;
+    from = l->window && i + 1 > l->window ? (size_t)(i + 1 - l->window) : 0;
+    from -= from % OSCAR__TILE_COLUMNS;
+    oscar__weigh_load(calib, &chunk->q, l->q_heads, l->k_dim, x, w, i, count, OSCAR__TILE_ROWS, (double)l->scale,
+                      w->queries);
+    for (r = 0; r < oscar__align_up((size_t)count, OSCAR__TILE_ROWS); r++)
+        memset(w->logit + r * w->stride + from, 0, (end - from) * sizeof(double));
+    for (j = from; j < end; j += OSCAR__TILE_COLUMNS)
+        for (r = 0; r < (size_t)count; r += OSCAR__TILE_ROWS)
+            kernels->add_tile(dim, w->queries + r * dim, OSCAR__TILE_ROWS, w->keys + j * dim, OSCAR__TILE_COLUMNS,
+                              w->logit + r * w->stride + j, w->stride);
+    for (r = 0; r < (size_t)count; r++) {
+        double weight = oscar__weigh_query(calib, l, i + (int)r, w->logit + r * w->stride, key_weight);
+        w->query_weight[(size_t)x * (size_t)w->rows + (size_t)i + r] = weight;
+        total += weight;
     }
-    for (j = from; j <= i; j++) total += w->logit[j] = exp(w->logit[j] - top);
-    for (j = first; j <= last; j++) {
-        double p = w->logit[j] / total, weight = p * (1 - p);
-        if (!(weight > 0)) continue;   /* p may round to above 1 */
-        key_weight[j] += weight;
-        sum += weight;
-    }
-    return sum;
+    return total;
 }
 
 /* Fills the weights; returns their sum over all heads. */
 static double oscar__weigh_run(oscar_calib *calib, const oscar_layer *l, const oscar_chunk *chunk, oscar__weigh *w)
 {
     int group = l->q_heads / l->kv_heads, n = 0, t, x, i;
-    size_t rows = (size_t)w->rows;
     double total = 0;
     for (t = 0; t < chunk->tokens; t++) if (!oscar__masked(chunk, t)) w->token[n++] = t;
-    memset(w->key_weight, 0, (size_t)l->kv_heads * rows * sizeof(double));
-    memset(w->query_weight, 0, (size_t)l->q_heads * rows * sizeof(double));
+    memset(w->key_weight, 0, (size_t)l->kv_heads * w->stride * sizeof(double));
+    memset(w->query_weight, 0, (size_t)l->q_heads * (size_t)w->rows * sizeof(double));
     for (x = 0; x < l->q_heads; x++) {
-        if (x % group == 0) oscar__weigh_keys(calib, l, chunk, x / group, w);
-        for (i = calib->sink + calib->recent; i < w->rows; i++) {
-            double weight;
-            oscar__calib_load(calib, &chunk->q, l->q_heads, l->k_dim, w->token[i], x);
-            weight = oscar__weigh_row(calib, l, calib->x, i, w, w->key_weight + (size_t)(x / group) * rows);
-            w->query_weight[(size_t)x * rows + (size_t)i] = weight;
-            total += weight;
+        if (x % group == 0)
+            oscar__weigh_load(calib, &chunk->k, l->kv_heads, l->k_dim, x / group, w, 0, w->rows, OSCAR__TILE_COLUMNS, 1,
+                              w->keys);
+        for (i = calib->sink + calib->recent; i < w->rows; i += OSCAR__WEIGH_QUERIES) {
+            int count = w->rows - i < OSCAR__WEIGH_QUERIES ? w->rows - i : OSCAR__WEIGH_QUERIES;
+            total += oscar__weigh_block(calib, l, chunk, x, i, count, w);
         }
     }
     return total;
@@ -2803,18 +3243,22 @@ static void oscar__calib_angles(oscar_calib *calib, const oscar__calib_layer *l)
 static void oscar__calib_turn(oscar_calib *calib, const oscar__calib_layer *l, int s)
 {
     const double *cosine = calib->cosine + s * l->turns, *sine = calib->sine + s * l->turns;
-    int i, step = l->halves ? 1 : 2, apart = l->halves ? l->turns : 1;
-    memcpy(calib->turned, calib->x, (size_t)l->layer.k_dim * sizeof(double));
+    int i, turned = 2 * l->turns;
+    memcpy(calib->turned + turned, calib->x + turned, (size_t)(l->layer.k_dim - turned) * sizeof(double));
+    if (l->halves) {
+        oscar__kernels_now()->turn_halves((size_t)l->turns, cosine, sine, calib->x, calib->turned);
+        return;
+    }
     for (i = 0; i < l->turns; i++) {
-        double a = calib->x[i * step], b = calib->x[i * step + apart];
-        calib->turned[i * step] = a * cosine[i] - b * sine[i];
-        calib->turned[i * step + apart] = a * sine[i] + b * cosine[i];
+        double a = calib->x[2 * i], b = calib->x[2 * i + 1];
+        calib->turned[2 * i] = a * cosine[i] - b * sine[i];
+        calib->turned[2 * i + 1] = a * sine[i] + b * cosine[i];
     }
 }
 
 static void oscar__add_key(oscar__sums *sums, oscar__gather *g, double *key, double weight)
 {
-    int d;
+    size_t d;
     for (d = 0; d < g->dim; d++) {
         key[d] -= sums->k_shift[d];
         sums->k_first[d] += weight * key[d];
@@ -2832,7 +3276,7 @@ static void oscar__add_keys(oscar_calib *calib, oscar__calib_layer *l, const osc
     for (t = 0; t < chunk->tokens; t++) {
         double weight = 1;
         if (oscar__masked(chunk, t)) continue;
-        if (w) weight = w->key_weight[(size_t)head * (size_t)w->rows + (size_t)n];
+        if (w) weight = w->key_weight[(size_t)head * w->stride + (size_t)n];
         n++;
         if (!(weight > 0)) continue;
         oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, dim, t, head);
@@ -2891,23 +3335,21 @@ static double oscar__add_plain(oscar_calib *calib, const oscar_view *view, int h
     return rows;
 }
 
-/* The second pass of one head: w_t = k_t C_Q k_t^T from the lower triangle of C_Q. */
+/* The second pass of one head: w_t = k_t C_Q k_t^T from the lower triangle of C_Q; above it are zeros. */
 static void oscar__add_scored(oscar_calib *calib, oscar__calib_layer *l, const oscar_chunk *chunk, int head)
 {
     oscar__sums *sums = &l->heads[head];
-    size_t k_dim = (size_t)l->layer.k_dim, i, j;
+    size_t k_dim = (size_t)l->layer.k_dim, i;
     oscar__gather g = oscar__gather_start(calib, l->layer.v_dim, sums->s);
     int t;
     for (t = 0; t < chunk->tokens; t++) {
         double weight = 0;
         if (oscar__masked(chunk, t)) continue;
         oscar__calib_load(calib, &chunk->k, l->layer.kv_heads, l->layer.k_dim, t, head);
-        for (i = 0; i < k_dim; i++) {
-            const double *row = sums->q + i * k_dim;
-            double dot = 0;
-            for (j = 0; j < i; j++) dot += row[j] * calib->x[j];
-            weight += calib->x[i] * (2 * dot + row[i] * calib->x[i]);
-        }
+        memset(calib->turned, 0, k_dim * sizeof(double));
+        g.kernels->add_rows(k_dim, k_dim, 1, calib->x, 1, sums->q, k_dim, calib->turned);
+        for (i = 0; i < k_dim; i++)
+            weight += calib->x[i] * (2 * calib->turned[i] - sums->q[i * (k_dim + 1)] * calib->x[i]);
         weight /= sums->q_weight;
         if (!(weight > 0)) continue;
         sums->s_weight += weight;
@@ -3389,25 +3831,19 @@ static double oscar__regularisation(int dim, const double *c, double eps)
 /* out = l^T b for lower l. */
 static void oscar__lower_t_times(int dim, const double *l, const double *b, double *out)
 {
-    size_t size = (size_t)dim, i, j, k;
+    size_t size = (size_t)dim, i;
     memset(out, 0, size * size * sizeof(double));
-    for (k = 0; k < size; k++)
-        for (i = 0; i <= k; i++) {
-            double factor = l[k * size + i];
-            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
-        }
+    for (i = 0; i < size; i++)
+        oscar__kernels_now()->add_rows(size, size - i, 1, l + i * size + i, size, b + i * size, size, out + i * size);
 }
 
 /* out = a b, where the entries of a right of the diagonal are not read if lower is set. */
 static void oscar__times(int dim, int lower, const double *a, const double *b, double *out)
 {
-    size_t size = (size_t)dim, i, j, k;
+    size_t size = (size_t)dim, i;
     memset(out, 0, size * size * sizeof(double));
     for (i = 0; i < size; i++)
-        for (k = 0; k < (lower ? i + 1 : size); k++) {
-            double factor = a[i * size + k];
-            for (j = 0; j < size; j++) out[i * size + j] += factor * b[k * size + j];
-        }
+        oscar__kernels_now()->add_rows(size, lower ? i + 1 : size, 1, a + i * size, 1, b, size, out + i * size);
 }
 
 /* out = V diag(values^power) * scale, mixed. */
@@ -4803,11 +5239,7 @@ static double oscar__dual_error(int dim, const float *f, const float *b)
         }
     for (i = 0; i < dim; i++) {
         for (j = 0; j < dim; j++) sum[j] = i == j ? -1 : 0;
-        for (k = 0; k < dim; k++) {
-            double factor = (double)f[k * dim + i];
-            const float *row = b + k * dim;
-            for (j = 0; j < dim; j++) sum[j] += factor * (double)row[j];
-        }
+        for (k = 0; k < dim; k++) oscar__add_float_row(dim, (double)f[k * dim + i], b + k * dim, sum);
         for (j = 0; j < dim; j++) {
             double error = fabs(sum[j]) / (1e-3 + 1e-6 * sqrt(f_length[i] * b_length[j]));
             if (error > worst) worst = error;
@@ -5521,12 +5953,6 @@ OSCAR_API void oscar_unpack2(size_t count, const unsigned char *packed, unsigned
     for (i = 0; i < count; i++) codes[i] = packed[i / 4] >> (2 * (i % 4)) & 3;
 }
 
-static void oscar__pack4(size_t count, const unsigned char *codes, unsigned char *packed)
-{
-    size_t i;
-    for (i = 0; i < count; i += 2) packed[i / 2] = (unsigned char)(codes[i] | codes[i + 1] << 4);
-}
-
 static void oscar__unpack4(size_t count, const unsigned char *packed, unsigned char *codes)
 {
     size_t i;
@@ -5596,7 +6022,7 @@ static OSCAR__NOINLINE void oscar__refine_levels(const oscar_codec *codec, int d
     float centre = oscar__centre(codec->bits);
     int c, j;
     for (c = 0; c < dim; c++) r->reading[c] = OSCAR__F32(r->s[c / codec->group] * r->u[c]);
-    oscar__rotate_row(dim, m, r->reading, r->gradient);
+    oscar__kernels_now()->rotate(dim, 1, m, r->reading, r->gradient);
     for (c = 0; c < dim; c++) r->gradient[c] = OSCAR__F32(r->gradient[c] - r->z[c]);
     for (c = 0; c < dim; c++, m += dim) {
         float scale = r->s[c / codec->group], curvature = OSCAR__F32(scale * m[c]), level, step;
@@ -5621,7 +6047,7 @@ static void oscar__refine(const oscar_codec *codec, int dim, const float *x, uns
     if (!oscar__finite(scale, (size_t)groups)) return;
     for (i = 0; i < dim; i++) r.u[i] = scale[i / n] > 0 ? (float)codes[i] - centre : 0.0f;
     memcpy(r.s, scale, (size_t)groups * sizeof(float));
-    oscar__rotate_row(dim, codec->metric, x, r.z);
+    oscar__kernels_now()->rotate(dim, 1, codec->metric, x, r.z);
     for (pass = 0; pass < 2; pass++) {
         oscar__refine_levels(codec, dim, &r);
         for (g = 0; g < groups; g++) {
@@ -5694,6 +6120,101 @@ static oscar_result oscar__encode_row(const oscar_codec *codec, int dim, oscar__
     return OSCAR_OK;
 }
 
+/* ---- tiles: 16 rows side by side ---- */
+
+/* Subtracts the page mean from a row where that makes it shorter; *used says whether it did. Returns 0 if a sum of
+   squares overflows. */
+static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, float s, float *x, int *used)
+{
+    float y[OSCAR__DIM_MAX], squares[2];
+    int j;
+    for (j = 0; j < dim; j++) y[j] = fmaf(-n[j], s, x[j]);
+    squares[0] = oscar__sum_products(dim, y, y);
+    squares[1] = oscar__sum_products(dim, x, x);
+    *used = squares[0] < squares[1];
+    if (*used) memcpy(x, y, (size_t)dim * sizeof(float));
+    return oscar__finite(squares, 2);
+}
+
+/* What encoding makes of 16 rows. Bit t of kept: the page mean was not subtracted from row t; of bad: it is refused. */
+typedef struct oscar__tile {
+    float *scale, *minimum;      /* [groups][16], rounded to the metadata type; minimum: CLIP only */
+    unsigned char *codes;        /* [dim][16] */
+    unsigned kept, bad;
+} oscar__tile;
+
+enum {
+    OSCAR__ENCODER_TILES = 4,
+    OSCAR__ENCODER_ROWS = 64,                   /* of all its tiles */
+    OSCAR__ENCODER_WORK = 6 + 4 * OSCAR__TILE   /* floats of work for a tile and channel, at most */
+};
+
+/* Up to 64 rows to encode at once. */
+struct oscar__encoder {
+    const oscar_codec *codec;    /* resolved */
+    int dim, rows, tiles;
+    oscar__overflow overflow;
+    const float *mean;           /* a page mean's levels [dim], or NULL */
+    float mean_scale;
+    float *lanes;                /* up to four areas of [tiles][dim][16]: rows, and what comes of them */
+    oscar__tile tile[OSCAR__ENCODER_TILES];
+};
+
+/* Areas of lanes that encoding needs: the rows; CLIP their magnitudes; a metric u, z and the gradient. */
+static int oscar__encoder_areas(const oscar_codec *codec)
+{
+    return codec->fit == OSCAR_CLIP ? 2 : codec->metric ? 4 : 1;
+}
+
+/* Floats of work for a tile. */
+static size_t oscar__encoder_work(const oscar_codec *codec, int dim)
+{
+    return (size_t)dim * (size_t)(6 + OSCAR__TILE * oscar__encoder_areas(codec));
+}
+
+static void oscar__encoder_set(oscar__encoder *e, const oscar_codec *codec, int dim, int rows,
+                               oscar__overflow overflow, float *work)
+{
+    size_t each = (size_t)dim;   /* floats of a tile's scales, as many of its minima, four times as many of its codes */
+    int k;
+    memset(e, 0, sizeof *e);
+    e->codec = codec;
+    e->dim = dim;
+    e->rows = rows;
+    e->tiles = (rows + OSCAR__TILE - 1) / OSCAR__TILE;
+    e->overflow = overflow;
+    for (k = 0; k < e->tiles; k++, work += 6 * each) {
+        e->tile[k].scale = work;
+        e->tile[k].minimum = work + each;
+        e->tile[k].codes = (unsigned char *)(work + 2 * each);
+    }
+    e->lanes = work;
+}
+
+/* Encodes row by row: what the kernels must do. */
+static void oscar__encode_rows(oscar__encoder *e, const float *rows)
+{
+    float x[OSCAR__DIM_MAX], scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16];
+    unsigned char codes[OSCAR__DIM_MAX];
+    int r, c, g;
+    for (r = 0; r < e->rows; r++, rows += e->dim) {
+        oscar__tile *tile = &e->tile[r / OSCAR__TILE];
+        int t = r % OSCAR__TILE, used = 1;   /* without a page mean the sign bit stays clear */
+        memcpy(x, rows, (size_t)e->dim * sizeof *x);
+        if (e->mean && !oscar__page_mean_subtract(e->dim, e->mean, e->mean_scale, x, &used)
+            && e->overflow == OSCAR__REFUSE)
+            tile->bad |= 1u << t;
+        else if (oscar__encode_row(e->codec, e->dim, e->overflow, x, codes, scale, minimum)) tile->bad |= 1u << t;
+        if (tile->bad >> t & 1) continue;
+        if (!used) tile->kept |= 1u << t;
+        for (c = 0; c < e->dim; c++) tile->codes[c * OSCAR__TILE + t] = codes[c];
+        for (g = 0; g < e->dim / e->codec->group; g++) {
+            tile->scale[g * OSCAR__TILE + t] = scale[g];
+            if (e->codec->fit == OSCAR_CLIP) tile->minimum[g * OSCAR__TILE + t] = minimum[g];
+        }
+    }
+}
+
 /* x^ of one code. lo is read by CLIP only. The products are exact. */
 static float oscar__decode_value(oscar_fit fit, int bits, unsigned code, float scale, float minimum)
 {
@@ -5740,26 +6261,56 @@ static float oscar__metadata_get(oscar_type type, const unsigned char *p)
     return type == OSCAR_F16 ? oscar__float_of_f16(oscar__get16(p)) : oscar__float_of_bits(oscar__get32(p));
 }
 
+/* Codes of row t of a tile, 4 or 2 a byte, low bits first. */
+static void oscar__row_codes_put(int bits, int dim, const unsigned char *codes, int t, unsigned char *out)
+{
+    int c;
+    codes += t;
+    if (bits == 2)
+        for (c = 0; c < dim; c += 4, codes += 4 * OSCAR__TILE)
+            *out++ = (unsigned char)(codes[0] | codes[OSCAR__TILE] << 2 | codes[2 * OSCAR__TILE] << 4
+                                     | codes[3 * OSCAR__TILE] << 6);
+    else
+        for (c = 0; c < dim; c += 2, codes += 2 * OSCAR__TILE)
+            *out++ = (unsigned char)(codes[0] | codes[OSCAR__TILE] << 4);
+}
+
+/* Row t of a tile as an encoded row. */
+static void oscar__row_put(const oscar_codec *codec, int dim, const oscar__tile *tile, int t, unsigned char *out)
+{
+    size_t each = oscar__type_size(codec->metadata);
+    int g;
+    oscar__row_codes_put(codec->bits, dim, tile->codes, t, out);
+    out += dim * codec->bits / 8;
+    for (g = 0; g < dim / codec->group; g++, out += each)
+        oscar__metadata_put(codec->metadata, out, tile->scale[g * OSCAR__TILE + t]);
+    for (g = 0; codec->fit == OSCAR_CLIP && g < dim / codec->group; g++, out += each)
+        oscar__metadata_put(codec->metadata, out, tile->minimum[g * OSCAR__TILE + t]);
+}
+
+/* Rows go through a tile in work on the stack; where it has no room for what the kernels need, by the scalar code. */
 OSCAR_API oscar_result oscar_encode(const oscar_codec *codec, int dim, size_t rows, const float *x, void *encoded)
 {
-    unsigned char codes[OSCAR__DIM_MAX], *out = (unsigned char *)encoded;
-    float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16];
+    float work[10 * OSCAR__DIM_MAX];
+    unsigned char *out = (unsigned char *)encoded;
+    const oscar__kernels *kernels = oscar__kernels_now();
     oscar_codec c;
+    oscar__encoder e;
     oscar_result result = oscar__codec_resolve(codec, dim, &c);
-    size_t row;
+    size_t bytes = oscar_row_bytes(codec, dim);
+    int t;
     if (result != OSCAR_OK) return result;
     if (rows && (!x || !encoded)) return OSCAR_ERR_ARGUMENT;
-    for (row = 0; row < rows; row++) {
-        size_t each = oscar__type_size(c.metadata);
-        int g;
-        result = oscar__encode_row(&c, dim, OSCAR__REFUSE, x + row * (size_t)dim, codes, scale, minimum);
-        if (result) return result;
-        if (c.bits == 2) oscar_pack2((size_t)dim, codes, out);
-        else oscar__pack4((size_t)dim, codes, out);
-        out += dim * c.bits / 8;
-        for (g = 0; g < dim / c.group; g++, out += each) oscar__metadata_put(c.metadata, out, scale[g]);
-        for (g = 0; c.fit == OSCAR_CLIP && g < dim / c.group; g++, out += each)
-            oscar__metadata_put(c.metadata, out, minimum[g]);
+    while (rows) {
+        int some = rows < OSCAR__TILE ? (int)rows : (int)OSCAR__TILE;
+        oscar__encoder_set(&e, &c, dim, some, OSCAR__REFUSE, work);
+        if (oscar__encoder_work(&c, dim) <= sizeof work / sizeof *work) kernels->encode(&e, x);
+        else oscar__encode_rows(&e, x);
+        for (t = 0; t < some; t++, x += dim, out += bytes) {
+            if (e.tile[0].bad >> t & 1 || !kernels->finite(x, (size_t)dim)) return OSCAR_ERR_NUMERIC;
+            oscar__row_put(&c, dim, &e.tile[0], t, out);
+        }
+        rows -= (size_t)some;
     }
     return OSCAR_OK;
 }
@@ -5878,6 +6429,12 @@ static size_t oscar__metadata_bytes(int bits, int dim, int group, int tokens)
     return bits == 16 ? 0 : oscar__mul(2 * (size_t)(dim / group), (size_t)tokens);
 }
 
+/* Floats that oscar__page_put works in: a head's rows, and work of the encoder. */
+static size_t oscar__page_floats(size_t widest, int page_tokens)
+{
+    return oscar__mul(widest, (size_t)page_tokens + OSCAR__ENCODER_TILES * OSCAR__ENCODER_WORK);
+}
+
 OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_tokens, oscar_type window_type,
                                          const oscar_hooks *hooks, oscar_layout *out)
 {
@@ -5914,7 +6471,7 @@ OSCAR_API oscar_result oscar_page_layout(const oscar_layer *layer, int page_toke
     }
     l.bytes = oscar__align_up(at, 128);
     widest = (size_t)(l.layer.k_dim > l.layer.v_dim ? l.layer.k_dim : l.layer.v_dim);
-    l.scratch = oscar__add(oscar__mul(oscar__mul(widest, (size_t)l.page_tokens), sizeof(float)), l.bytes);
+    l.scratch = oscar__add(oscar__mul(oscar__page_floats(widest, l.page_tokens), sizeof(float)), l.bytes);
     if (l.scratch > OSCAR__SIZE_MAX / 4)
         return OSCAR__FAIL(hooks, OSCAR_ERR_SHAPE, "a page of this layer does not fit in memory: lower page_tokens");
     *out = l;
@@ -5926,41 +6483,41 @@ static int oscar__layout_valid(const oscar_layout *l) { return l && l->bytes && 
 
 /* ---- writing ---- */
 
+/* z_j: one chain over the tokens. */
+static OSCAR__NOINLINE void oscar__mean_sum(int tokens, int dim, const float *x, float *z)
+{
+    float share = (float)(1.0 / tokens);
+    int t, j;
+    for (j = 0; j < dim; j++) z[j] = 0.0f;
+    for (t = 0; t < tokens; t++)
+        for (j = 0; j < dim; j++) z[j] = fmaf(x[(size_t)t * (size_t)dim + (size_t)j], share, z[j]);
+}
+
+static OSCAR__NOINLINE void oscar__mean_levels(int dim, const float *z, float s, float *n, unsigned char *bytes)
+{
+    int j;
+    for (j = 0; j < dim; j++) {
+        float level = s > 0 ? OSCAR__F32(floorf(OSCAR__F32(z[j] / s)) + 0.5f) : 0.5f;
+        n[j] = level < -127.5f ? -127.5f : level > 127.5f ? 127.5f : level;
+        bytes[j] = (unsigned char)(n[j] + 127.5f);
+    }
+}
+
 /* The page's mean row: a_j = n_j s_m, n = byte - 127.5, rounded from the mean z of the transformed rows. Writes bytes
    and scale, gives n and s_m. x: [tokens][dim]. Errors: NUMERIC. */
 static OSCAR__NOINLINE oscar_result oscar__page_mean_put(int tokens, int dim, const float *x, oscar__overflow overflow,
                                                          unsigned char *bytes, unsigned char *scale, float *n, float *s)
 {
-    float share = (float)(1.0 / tokens), z[OSCAR__DIM_MAX], top = 0;
-    int t, j;
-    for (j = 0; j < dim; j++) z[j] = 0.0f;
-    for (t = 0; t < tokens; t++)
-        for (j = 0; j < dim; j++) z[j] = fmaf(x[(size_t)t * (size_t)dim + (size_t)j], share, z[j]);
+    float z[OSCAR__DIM_MAX], top = 0;
+    int j;
+    oscar__kernels_now()->mean_sum(tokens, dim, x, z);
     if (overflow == OSCAR__REFUSE && !oscar__finite(z, (size_t)dim)) return OSCAR_ERR_NUMERIC;
     for (j = 0; j < dim; j++) top = fabsf(z[j]) > top ? fabsf(z[j]) : top;
     *s = OSCAR__F32(top / 127.5f);
     if (!oscar__metadata_round(OSCAR_F16, overflow, s)) return OSCAR_ERR_NUMERIC;
-    for (j = 0; j < dim; j++) {
-        float level = *s > 0 ? OSCAR__F32(floorf(OSCAR__F32(z[j] / *s)) + 0.5f) : 0.5f;
-        n[j] = level < -127.5f ? -127.5f : level > 127.5f ? 127.5f : level;
-        bytes[j] = (unsigned char)(n[j] + 127.5f);
-    }
+    oscar__kernels_now()->mean_levels(dim, z, *s, n, bytes);
     oscar__metadata_put(OSCAR_F16, scale, *s);
     return OSCAR_OK;
-}
-
-/* Subtracts the page mean from a row where that makes it shorter; *used says whether it did. Returns 0 if a sum of
-   squares overflows. */
-static OSCAR__NOINLINE int oscar__page_mean_subtract(int dim, const float *n, float s, float *x, int *used)
-{
-    float y[OSCAR__DIM_MAX], squares[2];
-    int j;
-    for (j = 0; j < dim; j++) y[j] = fmaf(-n[j], s, x[j]);
-    squares[0] = oscar__sum_products(dim, y, y);
-    squares[1] = oscar__sum_products(dim, x, x);
-    *used = squares[0] < squares[1];
-    if (*used) memcpy(x, y, (size_t)dim * sizeof(float));
-    return oscar__finite(squares, 2);
 }
 
 /* Bytes from the start of a head's part to the codes of the tile that holds a token. */
@@ -5969,22 +6526,37 @@ static size_t oscar__tile_at(const oscar__page_side *s, int token)
     return s->codes + (size_t)(token / OSCAR__TILE) * (size_t)(OSCAR__TILE * s->dim * s->bits / 8);
 }
 
-/* Codes and metadata of one row into a head's part. negative: the sign bit of its scales is set. The tile's codes must
-   be 0 before. */
-static void oscar__page_put_row(const oscar__page_side *s, unsigned char *head, int token, const unsigned char *codes,
-                                const float *scale, const float *minimum, int negative)
+/* Codes of a tile as words. codes: [dim][16]. */
+static void oscar__pack_tile(int is_k, int bits, int dim, const unsigned char *codes, unsigned char *tile)
 {
-    unsigned char *tile = head + oscar__tile_at(s, token);
-    int c, g;
-    for (c = 0; c < s->dim; c++) {
-        oscar__place at = s->is_k ? oscar__k_place(s->bits, c, token % OSCAR__TILE)
-                                  : oscar__v_place(s->bits, s->dim, c, token % OSCAR__TILE);
-        tile[at.byte] = (unsigned char)(tile[at.byte] | codes[c] << at.shift);
-    }
+    int c, t;
+    memset(tile, 0, (size_t)(OSCAR__TILE * dim * bits / 8));
+    for (c = 0; c < dim; c++)
+        for (t = 0; t < OSCAR__TILE; t++) {
+            oscar__place at = is_k ? oscar__k_place(bits, c, t) : oscar__v_place(bits, dim, c, t);
+            tile[at.byte] = (unsigned char)(tile[at.byte] | codes[c * OSCAR__TILE + t] << at.shift);
+        }
+}
+
+static void oscar__put_halves(const float *x, unsigned char *out)
+{
+    int t;
+    for (t = 0; t < OSCAR__TILE; t++) oscar__put16(out + 2 * t, oscar__f16_of_float(x[t]));
+}
+
+/* Codes and metadata of a tile into a head's part. Where the page mean was not subtracted, the sign bit of the scales
+   is set. first: the tile's first token. */
+static void oscar__page_put_tile(const oscar__page_side *s, unsigned char *head, int first, oscar__tile *tile)
+{
+    const oscar__kernels *kernels = oscar__kernels_now();
+    int g, t;
+    kernels->pack(s->is_k, s->bits, s->dim, tile->codes, head + oscar__tile_at(s, first));
     for (g = 0; g < s->dim / s->codec.group; g++) {
-        size_t at = 2 * ((size_t)g * (size_t)s->tokens + (size_t)token);
-        oscar__put16(head + s->scale + at, oscar__f16_of_float(scale[g]) | (negative ? 0x8000u : 0u));
-        if (s->codec.fit == OSCAR_CLIP) oscar__put16(head + s->minimum + at, oscar__f16_of_float(minimum[g]));
+        size_t at = 2 * ((size_t)g * (size_t)s->tokens + (size_t)first);
+        float *scale = tile->scale + g * OSCAR__TILE;
+        for (t = 0; tile->kept && t < OSCAR__TILE; t++) if (tile->kept >> t & 1) scale[t] = -scale[t];
+        kernels->put_halves(scale, head + s->scale + at);
+        if (s->codec.fit == OSCAR_CLIP) kernels->put_halves(tile->minimum + g * OSCAR__TILE, head + s->minimum + at);
     }
 }
 
@@ -6010,32 +6582,39 @@ static void oscar__page_get_exact(oscar_type type, const unsigned char *in, size
 /* Transforms the rows of one side of one head in place. With SATURATE a row that is not finite afterwards counts as a
    zero row; else it is an error. */
 static oscar_result oscar__page_forward(const oscar__page_side *s, const oscar_pair *pair, oscar__overflow overflow,
-                                        float *rows)
+                                        float *rows, float *work)
 {
+    const oscar__kernels *kernels = oscar__kernels_now();
     size_t dim = (size_t)s->dim;
     int t;
+    for (t = 0; s->bits != 16 && !s->folded && t < s->tokens; t += OSCAR__ENCODER_ROWS) {
+        float *x = rows + (size_t)t * dim;
+        oscar__forward(pair, OSCAR__ENCODER_ROWS, x, x, work);
+    }
     for (t = 0; t < s->tokens; t++) {
         float *x = rows + (size_t)t * dim;
-        if (s->bits != 16 && !s->folded) oscar__forward(pair, x, x);
-        if (oscar__finite(x, dim)) continue;
+        if (kernels->finite(x, dim)) continue;
         if (overflow == OSCAR__REFUSE) return OSCAR_ERR_NUMERIC;
         memset(x, 0, dim * sizeof(float));
     }
     return OSCAR_OK;
 }
 
-/* One side of one head of a page, from rows [page_tokens][dim] already rounded to the window type; changes them.
-   Errors: NUMERIC, never with SATURATE; the part may then be half written. */
+/* One side of one head of a page, from rows [page_tokens][dim] already rounded to the window type, at the start of
+   oscar__page_floats of them; changes all of them. Errors: NUMERIC, never with SATURATE; the part may then be half
+   written. */
 static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, oscar__overflow overflow, float *rows,
                                     unsigned char *page)
 {
     oscar__page_side s = oscar__page_side_of(l, is_k);
     oscar_pair pair = oscar__pair_of(s.pairs, h, s.dim);
-    unsigned char *head = page + (size_t)h * l->head_bytes, codes[OSCAR__DIM_MAX];
-    float scale[OSCAR__DIM_MAX / 16], minimum[OSCAR__DIM_MAX / 16], mean[OSCAR__DIM_MAX], mean_scale = 0;
+    oscar__encoder e;
+    unsigned char *head = page + (size_t)h * l->head_bytes;
+    float mean[OSCAR__DIM_MAX], mean_scale = 0;
     size_t dim = (size_t)s.dim;
-    oscar_result result = oscar__page_forward(&s, &pair, overflow, rows);
-    int t;
+    float *work = rows + dim * (size_t)s.tokens;
+    oscar_result result = oscar__page_forward(&s, &pair, overflow, rows, work);
+    int t, k;
     if (result) return result;
     if (s.bits == 16) {
         oscar__page_put_exact(l->window_type, rows, dim * (size_t)s.tokens, head + s.codes);
@@ -6045,16 +6624,16 @@ static oscar_result oscar__page_put(const oscar_layout *l, int is_k, int h, osca
         result = oscar__page_mean_put(s.tokens, s.dim, rows, overflow, page + l->mean + (size_t)h * dim,
                                       page + l->mean_scale + 2 * (size_t)h, mean, &mean_scale);
     if (result) return result;
-    memset(head + s.codes, 0, oscar__codes_bytes(s.bits, s.dim, s.tokens, l->window_type));
     if (is_k) s.codec.metric = pair.metric;
-    for (t = 0; t < s.tokens; t++) {
-        float *x = rows + (size_t)t * dim;
-        int used = 1;   /* without a page mean the sign bit stays clear */
-        if (s.page_mean && !oscar__page_mean_subtract(s.dim, mean, mean_scale, x, &used) && overflow == OSCAR__REFUSE)
-            return OSCAR_ERR_NUMERIC;
-        result = oscar__encode_row(&s.codec, s.dim, overflow, x, codes, scale, minimum);
-        if (result) return result;
-        oscar__page_put_row(&s, head, t, codes, scale, minimum, !used);
+    for (t = 0; t < s.tokens; t += OSCAR__ENCODER_ROWS) {
+        oscar__encoder_set(&e, &s.codec, s.dim, OSCAR__ENCODER_ROWS, overflow, work);
+        e.mean = s.page_mean ? mean : NULL;
+        e.mean_scale = mean_scale;
+        oscar__kernels_now()->encode(&e, rows + (size_t)t * dim);
+        for (k = 0; k < e.tiles; k++) {
+            if (e.tile[k].bad) return OSCAR_ERR_NUMERIC;
+            oscar__page_put_tile(&s, head, t + k * OSCAR__TILE, &e.tile[k]);
+        }
     }
     return OSCAR_OK;
 }
@@ -6083,8 +6662,7 @@ OSCAR_API oscar_result oscar_page_write(const oscar_layout *layout, const oscar_
             oscar_result result;
             for (t = 0; t < layout->page_tokens; t++) {
                 float *x = rows + (size_t)t * (size_t)dim;
-                oscar__view_row(view, layout->layer.kv_heads, dim, t, h, x);
-                oscar__round_to(layout->window_type, x, (size_t)dim);
+                oscar__view_row_rounded(view, layout->window_type, layout->layer.kv_heads, dim, t, h, x);
             }
             result = oscar__page_put(layout, !side, h, OSCAR__REFUSE, rows, image);
             if (result) return result;
@@ -6284,6 +6862,7 @@ enum {
 typedef struct oscar__queries {
     const oscar_layer *layer;
     int head, count;
+    oscar_precision precision;
     int64_t position[OSCAR__QUERIES];
     float q[OSCAR__VALUES];                       /* [count][k_dim] */
     int tokens[OSCAR__QUERIES];
@@ -6340,11 +6919,12 @@ static oscar__query_place oscar__query_at(const oscar_layer *layer, int head, in
 }
 
 /* Queries first .. first + count - 1 of a KV head; row `row` of q is that of token 0, at `position`. */
-static void oscar__queries_load(const oscar_layer *layer, const oscar_view *q, int64_t row, int64_t position, int head,
-                                int64_t first, int count, oscar__queries *out)
+static void oscar__queries_load(const oscar_layer *layer, oscar_precision precision, const oscar_view *q, int64_t row,
+                                int64_t position, int head, int64_t first, int count, oscar__queries *out)
 {
     int j;
     out->layer = layer;
+    out->precision = precision;
     out->head = head;
     out->count = count;
     for (j = 0; j < count; j++) {
@@ -6572,13 +7152,210 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
     }
 }
 
+/* ---- vectors ---- */
+
+/* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time
+   and 64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales
+   of V, are rounded to 16 bits of the largest one of a query and group, and split into signed bytes, n = 256 high +
+   low. With one limb q' is rounded to 8 bits; 8 bits of the weights would cost more than 1e-2 of the output.
+   Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
+   query, and an output for the rounded weights. The order of operations of a query does not depend on the others. */
+typedef struct oscar__vectors {
+    const oscar__attend_kernels *kernels;
+    int limbs, count, dim;                     /* queries, and channels of V */
+    float scale, cap;
+    float *acc;                                /* [count, rounded up to fours][dim]; touched by kernels and memcpy */
+    float top[OSCAR__QUERIES], sum[OSCAR__QUERIES], factor[OSCAR__QUERIES];
+    int whole, first[OSCAR__QUERIES], end[OSCAR__QUERIES];   /* tokens of the block that a query sees; whole: all */
+    int64_t last_start;                        /* from there on all queries see all of a page */
+    float score[OSCAR__QUERIES][OSCAR__BLOCK];
+} oscar__vectors;
+
+/* The floats stand in the memory of the doubles that they become at the end: half of it, or all with padding. */
+static void oscar__vectors_begin(const oscar__attend_kernels *kernels, const oscar__queries *q, oscar__partial *out,
+                                 oscar__vectors *v)
+{
+    int j, padded = (q->count + 3) / 4 * 4;
+    v->kernels = kernels;
+    v->limbs = q->precision == OSCAR_PRECISION_LOW ? 1 : 2;
+    v->count = q->count;
+    v->dim = q->layer->v_dim;
+    v->scale = q->layer->scale;
+    v->cap = q->layer->softcap;
+    v->acc = (float *)(void *)out->acc;
+    memset((void *)out->acc, 0, (size_t)padded * (size_t)v->dim * sizeof(float));
+    memset(v->score, 0, sizeof v->score);
+    v->last_start = oscar__window_start(q->layer, q->position[q->count - 1]);
+    for (j = 0; j < padded; j++) {
+        v->top[j] = -HUGE_VALF;
+        v->sum[j] = 0;
+    }
+}
+
+/* Sets which of `tokens` tokens from `position` on each query sees, rows causally. Returns how far they see. */
+static int oscar__vectors_see(oscar__vectors *v, const oscar__queries *q, int64_t position, int tokens, int causal)
+{
+    int j, most = 0;
+    if (!causal && position >= v->last_start) {
+        v->whole = 1;
+        return tokens;
+    }
+    v->whole = tokens == OSCAR__BLOCK;
+    for (j = 0; j < (v->count + 3) / 4 * 4; j++) {
+        int64_t at = q->position[oscar__smaller(j, v->count - 1)];
+        int64_t start = oscar__window_start(q->layer, at) - position, end = causal ? at + 1 - position : tokens;
+        v->end[j] = end > tokens ? tokens : end < 0 ? 0 : (int)end;
+        v->first[j] = start > v->end[j] ? v->end[j] : start < 0 ? 0 : (int)start;
+        if (v->first[j] || v->end[j] < OSCAR__BLOCK) v->whole = 0;
+        if (v->first[j] < v->end[j] && v->end[j] > most) most = v->end[j];
+    }
+    return most;
+}
+
+/* Whether one of the four queries from `first` on sees a token of the block. */
+static int oscar__vectors_four(const oscar__vectors *v, int first)
+{
+    int j;
+    if (v->whole) return 1;
+    for (j = first; j < first + 4; j++) if (v->first[j] < v->end[j]) return 1;
+    return 0;
+}
+
+/* Weights are powers of 2. */
+#define OSCAR__LOG2E 1.44269504f
+
+static int oscar__four_count(const oscar__vectors *v, int first) { return oscar__smaller(v->count - first, 4); }
+
+/* Products -> weights, and sums of before to the new maximum. */
+static void oscar__vectors_softmax(oscar__vectors *v)
+{
+    int f;
+    for (f = 0; f < v->count; f += 4) {
+        int count = oscar__four_count(v, f);
+        if (oscar__vectors_four(v, f)
+            && v->kernels->softmax(count, v->scale, v->cap, v->whole ? NULL : v->first + f,
+                                   v->whole ? NULL : v->end + f, v->score[f], v->top + f, v->sum + f, v->factor + f))
+            v->kernels->rescale(count, v->dim, v->factor + f, v->acc + f * v->dim);
+    }
+}
+
+/* Normalises, transforms back where pair is given, and makes doubles of it in place: in a pass over floats that end
+   where the doubles end, the doubles never reach a float that is still to be read. */
+static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const oscar_pair *pair, oscar__partial *out)
+{
+    float o[OSCAR__VALUES], *back = v->acc + OSCAR__VALUES;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    double unit = v->cap > 0 ? 1 : (double)v->scale;   /* of top */
+    int dim = v->dim, values = v->count * dim, j, c, i;
+    ptrdiff_t row = (ptrdiff_t)((size_t)dim * sizeof(float));
+    memcpy(o, v->acc, (size_t)values * sizeof(float));
+    for (j = 0; j < v->count; j++) {
+        float share = v->sum[j] > 0 || v->sum[j] != v->sum[j] ? 1 / v->sum[j] : 0;
+        for (c = 0; c < dim; c++) o[j * dim + c] *= share;
+        out->of[j].lse = v->sum[j] <= 0 ? -HUGE_VAL : (double)v->top[j] * unit + log((double)v->sum[j]);
+        if (pair && pair->kind == OSCAR_HADAMARD) kernels->fwht(dim, o + j * dim);
+    }
+    if (pair && pair->kind == OSCAR_DENSE)
+        for (j = 0; j < v->count; j += 4)
+            v->kernels->products(oscar__four_count(v, j), dim, dim, o + j * dim, row, oscar__pair_dual(pair), row,
+                                 back + j * dim, row);
+    else memcpy(back, o, (size_t)values * sizeof(float));
+    for (c = 0; c < values; c += 16) {
+        double wide[16];
+        memcpy(o, back + c, 16 * sizeof(float));
+        for (i = 0; i < 16; i++) wide[i] = (double)o[i];
+        memcpy(out->acc + c, wide, sizeof wide);
+    }
+}
+
+/* The rows of a block, as they are or a few at a time as floats in the room [OSCAR__ROW_VALUES]. */
+static const void *oscar__vectors_rows(const oscar__vectors *v, const oscar__rows *rows, int64_t first, int count,
+                                       float *room, ptrdiff_t *stride)
+{
+    oscar_type type = rows->exact ? rows->type : rows->view->type, round = rows->exact ? OSCAR_F32 : rows->type;
+    const unsigned char *at = rows->exact;
+    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)oscar__type_size(type);
+    if (at) at += first * *stride;
+    else {
+        at = (const unsigned char *)oscar__view_at(rows->view, rows->heads, rows->dim, first, rows->head);
+        if (rows->view->token_stride) *stride = rows->view->token_stride * (ptrdiff_t)oscar__type_size(type);
+        else *stride *= rows->heads;
+    }
+    if (oscar__type_size(type) == 4 && oscar__type_size(round) == 4) return at;
+    v->kernels->widen(type, round, count, rows->dim, at, *stride, room);
+    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)sizeof(float);
+    return room;
+}
+
+/* Products of the block that starts at row `first`, of which queries see the first `tokens`. */
+static OSCAR__NOINLINE void oscar__vectors_score_rows(oscar__vectors *v, const oscar__queries *q, const oscar__rows *k,
+                                                      int64_t first, int tokens)
+{
+    float room[OSCAR__ROW_VALUES];
+    int at, f, most = OSCAR__ROW_VALUES / k->dim;
+    ptrdiff_t stride, row = (ptrdiff_t)((size_t)k->dim * sizeof(float));
+    for (at = 0; at < tokens; at += most) {
+        int count = oscar__smaller(most, tokens - at);
+        const void *rows = oscar__vectors_rows(v, k, first + at, count, room, &stride);
+        for (f = 0; f < v->count; f += 4)
+            if (oscar__vectors_four(v, f))
+                v->kernels->products(oscar__four_count(v, f), count, k->dim, q->q + f * k->dim, row, rows, stride,
+                                     v->score[f] + at, (ptrdiff_t)sizeof v->score[0]);
+    }
+}
+
+static OSCAR__NOINLINE void oscar__vectors_blend_rows(oscar__vectors *v, const oscar__rows *values, int64_t first,
+                                                      int tokens)
+{
+    float room[OSCAR__ROW_VALUES];
+    int at, f, most = OSCAR__ROW_VALUES / values->dim;
+    ptrdiff_t stride, row = (ptrdiff_t)((size_t)v->dim * sizeof(float));
+    for (at = 0; at < tokens; at += most) {
+        int count = oscar__smaller(most, tokens - at);
+        const void *rows = oscar__vectors_rows(v, values, first + at, count, room, &stride);
+        for (f = 0; f < v->count; f += 4)
+            if (oscar__vectors_four(v, f))
+                v->kernels->combine(oscar__four_count(v, f), count, v->dim, v->score[f] + at,
+                                    (ptrdiff_t)sizeof v->score[0], rows, stride, v->acc + f * v->dim, row);
+    }
+}
+
+/* oscar__attend_spans. Blocks start at multiples of 64 of a span for all queries. */
+static void oscar__vectors_spans(const oscar__attend_kernels *kernels, oscar_type round, const oscar_row_span *spans,
+                                 int count, const oscar__queries *q, oscar__partial *out)
+{
+    const oscar_layer *layer = q->layer;
+    oscar__vectors v;
+    int s;
+    oscar__vectors_begin(kernels, q, out, &v);
+    for (s = 0; s < count; s++) {
+        oscar__rows k = oscar__rows_of_view(layer, &spans[s].k, layer->k_dim, q->head, round);
+        oscar__rows values = oscar__rows_of_view(layer, &spans[s].v, layer->v_dim, q->head, round);
+        int64_t i = oscar__span_begin(layer, &spans[s], q->position[0]) / OSCAR__BLOCK * OSCAR__BLOCK;
+        for (; i < spans[s].count; i += OSCAR__BLOCK) {
+            int left = spans[s].count - i < OSCAR__BLOCK ? (int)(spans[s].count - i) : OSCAR__BLOCK;
+            int tokens = oscar__vectors_see(&v, q, spans[s].position + i, left, 1);
+            if (!tokens) break;
+            oscar__vectors_score_rows(&v, q, &k, i, tokens);
+            oscar__vectors_softmax(&v);
+            oscar__vectors_blend_rows(&v, &values, i, tokens);
+        }
+    }
+    oscar__vectors_end(&v, NULL, out);
+}
+
 /* Rows of spans, masked causally. Every row is rounded to `round` first: the window type for a chunk that is about to
    enter a cache, OSCAR_F32 for rows that are to be taken as they are. */
 static void oscar__attend_spans(oscar_type round, const oscar_row_span *spans, int count, oscar__queries *q,
                                 oscar__partial *out)
 {
+    const oscar__attend_kernels *kernels = oscar__kernels_now()->attend;
     int s, first, last;
     oscar__partial_begin(q, out);
+    if (kernels) {
+        oscar__vectors_spans(kernels, round, spans, count, q, out);
+        return;
+    }
     for (s = 0; s < count; s++)
         for (first = 0; first < q->count; first = last + 1) {
             int64_t begin = oscar__span_begin(q->layer, &spans[s], q->position[first]);
@@ -6733,11 +7510,161 @@ static void oscar__attend_page_block(const oscar_layout *l, const unsigned char 
             oscar__tile_values(&v, head, first / OSCAR__TILE + tile, tile * OSCAR__TILE, q, out);
 }
 
+/* -- vectors -- */
+
+/* What pages share of queries, by fours: limbs of q' [four][k_dim / 16][4][2][16], their steps and sums
+   [four][groups][4], and the sums as the products need them; q.m, and with it q'.a of the page at hand, by start. */
+typedef struct oscar__vector_queries {
+    signed char *limb;
+    float step[OSCAR__VALUES / 8], low[OSCAR__VALUES / 8];
+    float mean_product[OSCAR__QUERIES], all[OSCAR__QUERIES], start[OSCAR__QUERIES / 4][8];
+} oscar__vector_queries;
+
+static OSCAR__NOINLINE void oscar__vector_queries_begin(const oscar__attend_kernels *kernels, int limbs,
+                                                        const oscar__queries *q, signed char *limb,
+                                                        oscar__vector_queries *out)
+{
+    const oscar_layer *layer = q->layer;
+    oscar_pair pair = oscar__pair_of(layer->k, q->head, layer->k_dim);
+    int dim = layer->k_dim, groups = dim / layer->k_group, f, j, g, i;
+    float rotated[OSCAR__VALUES], centre = (float)oscar__centre(layer->k_bits);
+    ptrdiff_t row = (ptrdiff_t)((size_t)dim * sizeof(float));
+    out->limb = limb;
+    memset(limb, 0, (size_t)((q->count + 3) / 4 * 4 * dim) * 2);
+    memset(out->step, 0, sizeof out->step);
+    memset(out->low, 0, sizeof out->low);
+    if (pair.kind == OSCAR_DENSE) memset(rotated, 0, (size_t)(q->count * dim) * sizeof(float));
+    else memcpy(rotated, q->q, (size_t)(q->count * dim) * sizeof(float));
+    for (f = 0; f < q->count && pair.kind == OSCAR_DENSE; f += 4)
+        kernels->combine(oscar__smaller(q->count - f, 4), dim, dim, q->q + f * dim, row, oscar__pair_dual(&pair), row,
+                         rotated + f * dim, row);
+    for (j = 0; j < q->count; j++) {
+        float *step = out->step + j / 4 * 4 * groups, *low = out->low + j / 4 * 4 * groups, *x = rotated + j * dim;
+        double mean = 0, all = 0;
+        if (pair.kind == OSCAR_HADAMARD) oscar__kernels_now()->fwht(dim, x);
+        kernels->limbs(limbs, dim, layer->k_group, j % 4, x, limb + j / 4 * 8 * dim, step, low);
+        for (g = j % 4; g < 4 * groups; g += 4) {
+            all += (double)low[g];
+            if (layer->k_fit != OSCAR_CLIP) low[g] *= -centre;
+        }
+        for (i = 0; pair.mean && i < dim; i++) mean += (double)q->q[j * dim + i] * (double)pair.mean[i];
+        out->mean_product[j] = (float)mean;
+        out->all[j] = (float)all;
+    }
+}
+
+/* start for a page, or for all where l has no page means. */
+static void oscar__vector_queries_page(const oscar__attend_kernels *kernels, int limbs, const oscar_layout *l,
+                                       const unsigned char *page, const oscar__queries *q, oscar__vector_queries *out)
+{
+    int f, j, dim = l->layer.k_dim, groups = dim / l->layer.k_group;
+    const unsigned char *mean = page + l->mean + (size_t)q->head * (size_t)dim;
+    float product[4] = { 0 }, scale = 0;
+    if (l->layer.k_page_mean > 0)
+        scale = oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)q->head);
+    for (f = 0; f < q->count; f += 4) {
+        if (l->layer.k_page_mean > 0)
+            kernels->mean(limbs, dim, l->layer.k_group, mean, out->limb + 2 * f * dim, out->step + f * groups, product);
+        for (j = 0; j < 4; j++) {
+            int query = oscar__smaller(f + j, q->count - 1);
+            float *start = out->start[f / 4] + j;
+            start[4] = out->mean_product[query];
+            start[0] = start[4] + scale * (product[j] - 127.5f * out->all[query]);
+        }
+    }
+}
+
+/* A side of the pages: where its codes and metadata are in a head's part (offsets; the pointers of `codes` are set for
+   each block), or its rows where it has 16 bits. */
+typedef struct oscar__vector_side {
+    size_t at, tile_bytes, scale, minimum;
+    oscar__codes codes;
+    oscar__rows rows;
+} oscar__vector_side;
+
+static oscar__vector_side oscar__vector_side_of(const oscar_layout *l, int is_k)
+{
+    oscar__page_side s = oscar__page_side_of(l, is_k);
+    oscar__vector_side out;
+    memset(&out, 0, sizeof out);
+    out.at = s.codes;
+    out.tile_bytes = oscar__tile_at(&s, OSCAR__TILE) - s.codes;
+    out.scale = s.scale;
+    out.minimum = s.codec.fit == OSCAR_CLIP ? s.minimum : OSCAR_ABSENT;
+    out.codes.centre = oscar__centre(s.bits);
+    out.codes.bits = s.bits;
+    out.codes.dim = s.dim;
+    out.codes.group = s.codec.group;
+    out.codes.tokens = s.tokens;
+    out.rows = oscar__rows_of_page(NULL, s.dim, l->window_type);
+    return out;
+}
+
+/* The block from token `first` on of the part of a head. */
+static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *head, int first, ptrdiff_t ahead)
+{
+    s->rows.exact = head + s->at;
+    s->codes.codes = head + s->at + (size_t)(first / OSCAR__TILE) * s->tile_bytes;
+    s->codes.scale = head + s->scale + 2 * (size_t)first;
+    s->codes.minimum = s->minimum == OSCAR_ABSENT ? NULL : head + s->minimum + 2 * (size_t)first;
+    s->codes.ahead = ahead;
+}
+
+/* One block of a page, from token `first` on, at which k and v are. */
+static void oscar__vectors_page_block(const oscar__queries *q, const oscar__vector_queries *p, int first,
+                                      const oscar__vector_side *k, const oscar__vector_side *values, oscar__vectors *v)
+{
+    int f, groups = k->codes.dim / k->codes.group;
+    if (k->codes.bits == 16) oscar__vectors_score_rows(v, q, &k->rows, first, OSCAR__BLOCK);
+    for (f = 0; f < v->count && k->codes.bits != 16; f += 4)
+        if (oscar__vectors_four(v, f))
+            v->kernels->score(oscar__four_count(v, f), v->limbs, &k->codes, p->limb + 2 * f * k->codes.dim,
+                              p->step + f * groups, p->low + f * groups, p->start[f / 4], v->score[f]);
+    oscar__vectors_softmax(v);
+    if (values->codes.bits == 16) oscar__vectors_blend_rows(v, &values->rows, first, OSCAR__BLOCK);
+    for (f = 0; f < v->count && values->codes.bits != 16; f += 4)
+        if (oscar__vectors_four(v, f))
+            v->kernels->blend(oscar__four_count(v, f), &values->codes, v->score[f], v->acc + f * v->dim);
+}
+
+/* oscar__attend_page_list. room: as many bytes as 2 [queries, rounded up to fours][k_dim]. */
+static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const oscar_layout *l,
+                                 const oscar_page_list *list, int64_t first, int64_t end, const oscar__queries *q,
+                                 signed char *room, oscar__partial *out)
+{
+    oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
+    int64_t start = oscar__window_start(&l->layer, q->position[0]), i;
+    size_t part = (size_t)q->head * l->head_bytes;
+    oscar__vector_side k = oscar__vector_side_of(l, 1), values = oscar__vector_side_of(l, 0);
+    oscar__vector_queries p;
+    oscar__vectors v;
+    int b;
+    oscar__vectors_begin(kernels, q, out, &v);
+    if (l->layer.k_bits != 16) oscar__vector_queries_begin(kernels, v.limbs, q, room, &p);
+    for (i = first; i < end; i++) {
+        const unsigned char *page = oscar__page_at(l, list, i), *head = page + part, *next = head;
+        int64_t at = list->position + i * l->page_tokens;
+        if (i + 1 < end) next = oscar__page_at(l, list, i + 1) + part;
+        else if (q->head + 1 < l->layer.kv_heads) next = oscar__page_at(l, list, first) + part + l->head_bytes;
+        if (l->layer.k_bits != 16 && (l->layer.k_page_mean > 0 || i == first))
+            oscar__vector_queries_page(kernels, v.limbs, l, page, q, &p);
+        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK) {
+            if (at + b + OSCAR__BLOCK <= start) continue;
+            oscar__vectors_see(&v, q, at + b, OSCAR__BLOCK, 0);
+            oscar__vector_side_at(&k, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
+            oscar__vector_side_at(&values, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
+            oscar__vectors_page_block(q, &p, b, &k, &values, &v);
+        }
+    }
+    oscar__vectors_end(&v, l->layer.v_bits != 16 && !l->layer.v_folded ? &pair : NULL, out);
+}
+
 /* Pages first .. first + count - 1 of the list; o in the space of the windows. rotated: working space,
    [queries][k_dim]. */
 static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list *list, int64_t first, int64_t count,
                                     oscar__queries *q, double *rotated, oscar__partial *out)
 {
+    const oscar__attend_kernels *kernels = oscar__kernels_now()->attend;
     oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
     int64_t start = oscar__window_start(&l->layer, q->position[0]), i;   /* of the query that sees most */
     int64_t end = first + count, hidden = (start - list->position) / l->page_tokens;
@@ -6746,6 +7673,10 @@ static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list
     oscar__partial_begin(q, out);
     if (hidden > first) first = hidden;   /* pages before the sliding window */
     if (first >= end) return;
+    if (kernels) {
+        oscar__vectors_pages(kernels, l, list, first, end, q, (signed char *)rotated, out);
+        return;
+    }
     oscar__page_queries_begin(q, rotated, &state);
     for (i = first; i < end; i++) {
         const unsigned char *page = oscar__page_at(l, list, i);
@@ -6759,11 +7690,13 @@ static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list
         oscar__output_back(&pair, out->of[j].acc, out->of[j].acc);
 }
 
+static int oscar__precision_valid(oscar_precision p) { return (int)p >= 0 && (int)p <= OSCAR_PRECISION_LOW; }
+
 static oscar_result oscar__attend_check(const oscar_attend_desc *d, const float *o, const float *lse, int *heads)
 {
     int kv_heads;
     if (!d || !oscar__layout_valid(d->layout) || !o || !lse || d->queries < 0 || d->position < 0
-        || !oscar__type_valid(d->q.type)
+        || !oscar__type_valid(d->q.type) || !oscar__precision_valid(d->precision)
         || (d->queries && !d->q.data))
         return OSCAR_ERR_ARGUMENT;
     kv_heads = d->layout->layer.kv_heads;
@@ -6790,7 +7723,7 @@ static oscar_result oscar__attend_all(const oscar_attend_desc *d, const oscar_pa
     for (h = d->head_first; h < d->head_first + heads; h++)
         for (first = 0; first < all; first += q.count) {
             int count = oscar__queries_next(layer, all - first);
-            oscar__queries_load(layer, &d->q, 0, d->position, h, first, count, &q);
+            oscar__queries_load(layer, d->precision, &d->q, 0, d->position, h, first, count, &q);
             if (pages) oscar__attend_page_list(d->layout, pages, 0, pages->count, &q, rotated, &out);
             else oscar__attend_spans(OSCAR_F32, spans, span_count, &q, &out);
             for (j = 0; j < count; j++) {
@@ -7529,7 +8462,7 @@ struct oscar_cache {
     oscar_pager *pager;
     oscar__store_layer *layers;
     int *appended_layers;        /* [max_sequences] */
-    float *rows;                 /* [page_tokens][widest dimension], for demotion */
+    float *rows;                 /* oscar__page_floats of the widest dimension, for demotion */
 };
 
 /* ---- create ---- */
@@ -7558,6 +8491,9 @@ static oscar_result oscar__cache_resolve(const oscar_cache_desc *in, oscar_cache
         return OSCAR__FAIL(&in->hooks, OSCAR_ERR_SHAPE,
                            "layer_count is %i, the rotations have %i layers: give those of this model", in->layer_count,
                            oscar_rotations_count(in->rotations));
+    if (!oscar__precision_valid(in->precision))
+        return OSCAR__FAIL(&in->hooks, OSCAR_ERR_ARGUMENT, "precision is %i, which is no oscar_precision",
+                           (int)in->precision);
     memset(&p, 0, sizeof p);
     p.max_sequences = in->max_sequences;
     p.max_pages = in->max_pages;
@@ -7690,7 +8626,7 @@ static oscar_result oscar__cache_carve(oscar__carver *carver, const oscar_cache_
         oscar_result result = oscar__cache_carve_layer(carver, d, p, i, layers ? &layers[i] : NULL, sizes);
         if (result != OSCAR_OK) return result;
     }
-    rows = (float *)oscar__carve(carver, oscar__mul(sizes->widest, (size_t)p->page_tokens), sizeof(float));
+    rows = (float *)oscar__carve(carver, oscar__page_floats(sizes->widest, p->page_tokens), sizeof(float));
     sizes->total = carver->size;
     if (cache) {
         cache->layers = layers;
@@ -7927,6 +8863,7 @@ static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, c
                           int64_t fresh, const oscar_view *k, const oscar_view *v, int64_t chunk_row)
 {
     const oscar_layer *l = &s->layout.layer;
+    const oscar__kernels *kernels = oscar__kernels_now();
     unsigned char *page = s->pool + (size_t)seq->pages[index] * s->layout.bytes;
     int64_t start = cache->pager_desc.sink + index * s->layout.page_tokens;
     int side, h, t;
@@ -7938,11 +8875,11 @@ static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, c
                 float *x = cache->rows + (size_t)t * (size_t)dim;
                 int64_t position = start + t;
                 if (position < fresh) {
-                    oscar__load(s->layout.window_type, oscar__window_row(cache, s, slot, !side, h, position),
-                                (size_t)dim, x);
+                    kernels->load(s->layout.window_type, oscar__window_row(cache, s, slot, !side, h, position),
+                                  (size_t)dim, x);
                 } else {
-                    oscar__view_row(side ? v : k, l->kv_heads, dim, chunk_row + position - fresh, h, x);
-                    oscar__round_to(s->layout.window_type, x, (size_t)dim);
+                    oscar__view_row_rounded(side ? v : k, s->layout.window_type, l->kv_heads, dim,
+                                            chunk_row + position - fresh, h, x);
                 }
             }
             result = oscar__page_put(&s->layout, !side, h, OSCAR__SATURATE, cache->rows, page);
@@ -8100,23 +9037,23 @@ static oscar_result oscar__append_rows_check(const oscar_cache *cache, int layer
                                              const oscar_view *view)
 {
     const oscar_layout *l = &cache->layers[layer].layout;
-    int dim = is_k ? l->layer.k_dim : l->layer.v_dim, bits = is_k ? l->layer.k_bits : l->layer.v_bits, h, i;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    int dim = is_k ? l->layer.k_dim : l->layer.v_dim, bits = is_k ? l->layer.k_bits : l->layer.v_bits, h;
     int64_t r;
     for (h = 0; h < l->layer.kv_heads; h++) {
         oscar_pair pair = oscar__pair_of(is_k ? l->layer.k : l->layer.v, h, dim);
         double norm = pair.norm > 0 && !(!is_k && l->layer.v_folded) ? (double)pair.norm : 1, length;
         for (r = 0; r < b->rows; r++) {
             float x[OSCAR__DIM_MAX];
-            oscar__view_row(view, l->layer.kv_heads, dim, b->row + r, h, x);
-            oscar__round_to(l->window_type, x, (size_t)dim);
-            if (!oscar__finite(x, (size_t)dim))
+            oscar__view_row_rounded(view, l->window_type, l->layer.kv_heads, dim, b->row + r, h, x);
+            if (!kernels->finite(x, (size_t)dim))
                 return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
                                    "layer %i, slot %i, row %I of the batch, KV head %i: %s holds NaN, infinity or a "
                                    "number beyond the window type: check the rows, and the view's type", layer,
                                    oscar__seq_slot(b->seq), b->row + r, h, is_k ? "K" : "V");
             if (bits == 16) continue;
-            for (i = 0; pair.mean && i < dim; i++) x[i] -= pair.mean[i];
-            length = sqrt((double)oscar__sum_products(dim, x, x));
+            if (pair.mean) kernels->centre(dim, x, pair.mean, x);
+            length = sqrt((double)kernels->sum_products(dim, x, x));
             if (length <= 32000 / norm) continue;
             return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
                                "layer %i, slot %i, row %I of the batch, KV head %i: %s has length %g, and only %g can "
@@ -8171,8 +9108,8 @@ static void oscar__append_write(oscar_cache *cache, oscar__store_layer *s, const
                 float x[OSCAR__DIM_MAX];
                 int dim = side ? l->v_dim : l->k_dim;
                 oscar__view_row(side ? v : k, l->kv_heads, dim, b->row + r, h, x);
-                oscar__store(s->layout.window_type, x, (size_t)dim,
-                             oscar__window_row(cache, s, slot, !side, h, position));
+                oscar__kernels_now()->store(s->layout.window_type, x, (size_t)dim,
+                                            oscar__window_row(cache, s, slot, !side, h, position));
             }
     }
 }
@@ -8485,6 +9422,7 @@ typedef struct oscar__share { int64_t page_first, page_count; int windows; } osc
 /* Rows that attend: `count` rows from `row` on of the views, at `position` and on. */
 typedef struct oscar__attending {
     const oscar_view *q;
+    oscar_precision precision;
     int64_t row, count, position;
     const float *sink_logits;
     const oscar_out *o;
@@ -8524,7 +9462,7 @@ static void oscar__attend_head(const oscar_layout *l, const oscar__visible *seen
     oscar__partial sum, part;
     for (first = 0; first < all; first += q.count) {
         int count = oscar__queries_next(&l->layer, all - first);
-        oscar__queries_load(&l->layer, a->q, a->row, a->position, h, first, count, &q);
+        oscar__queries_load(&l->layer, a->precision, a->q, a->row, a->position, h, first, count, &q);
         oscar__attend_page_list(l, &seen->pages, share->page_first, share->page_count, &q, part.acc, &sum);
         if (share->windows) {
             oscar__attend_spans(OSCAR_F32, seen->spans, seen->span_count, &q, &part);
@@ -8608,6 +9546,7 @@ static void oscar__attend_run(const oscar_cache *cache, int layer, const oscar_b
     oscar__attending rows;
     int h;
     rows.q = q;
+    rows.precision = cache->desc.precision;
     rows.row = b->row;
     rows.count = b->rows;
     rows.position = a->length - b->rows;
@@ -8693,6 +9632,7 @@ static void oscar__prefill_entry(const oscar_cache *cache, const oscar__store_la
     chunk.count = b->rows;
     chunk.position = seq->length;
     rows.q = q;
+    rows.precision = cache->desc.precision;
     rows.row = b->row;
     rows.count = b->rows;
     rows.position = seq->length;
@@ -8728,16 +9668,3949 @@ OSCAR_API oscar_result oscar_prefill(oscar_cache *cache, int layer, const oscar_
     return OSCAR_OK;
 }
 
-/* == 3.17 INSTRUCTION SETS == */
+/* == 3.17 KERNELS: AVX2 == */
+#if defined(OSCAR__HAS_AVX2)
 
-/* The scalar code is the specification, and so far the only path. */
+/* -- rows: numbers, transforms (3.3, 3.5) -- */
 
-OSCAR_API oscar_isa oscar_isa_active(void) { return OSCAR_ISA_SCALAR; }
+#define OSCAR__ALL_avx2 0xffu
+
+/* Masks of lanes: a compare, both, either, a choice, one more where it holds, and as bits. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__less_avx2(__m256 a, __m256 b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__at_least_avx2(__m256 a, __m256 b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__above_avx2(__m256i a, __m256i b)
+{
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__both_avx2(__m256 a, __m256 b) { return _mm256_and_ps(a, b); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__either_avx2(__m256 a, __m256 b) { return _mm256_or_ps(a, b); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__pick_avx2(__m256 mask, __m256 yes, __m256 no)
+{
+    return _mm256_blendv_ps(no, yes, mask);
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__pick_int_avx2(__m256 mask, __m256i yes, __m256i no)
+{
+    return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(mask));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__add_if_avx2(__m256i x, __m256 mask)
+{
+    return _mm256_sub_epi32(x, _mm256_castps_si256(mask));
+}
+
+OSCAR__INLINE OSCAR__AVX2 unsigned oscar__bits_avx2(__m256 mask) { return (unsigned)_mm256_movemask_ps(mask); }
+
+/* 1.5 where the mask holds, else 0.5: their bits differ in two places. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__level2_avx2(__m256 mask)
+{
+    const __m256 more = _mm256_castsi256_ps(_mm256_set1_epi32(0x00c00000));
+    return _mm256_or_ps(_mm256_set1_ps(0.5f), _mm256_and_ps(mask, more));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__floor_avx2(__m256 x) { return _mm256_floor_ps(x); }
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_codes_avx2(unsigned char *p, __m256i codes)
+{
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(words, words));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__get_codes_avx2(const unsigned char *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__round_f16_avx2(__m256 x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, 0)); }
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__widen_f16_avx2(const unsigned char *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__widen_bf16_avx2(const unsigned char *p)
+{
+    __m256i halves = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_f16_avx2(unsigned char *p, __m256 x)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(x, 0));
+}
+
+/* x: rounded. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_bf16_avx2(unsigned char *p, __m256 x)
+{
+    __m256i halves = _mm256_srli_epi32(_mm256_castps_si256(x), 16);
+    __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    _mm_storeu_si128((__m128i *)(void *)p, packed);
+}
+
+/* Four channels of every fourth row. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__part_rows_avx2(const float *const *rows, int c)
+{
+    __m256 x = _mm256_castps128_ps256(_mm_loadu_ps(rows[0] + c));
+    return _mm256_insertf128_ps(x, _mm_loadu_ps(rows[4] + c), 1);
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__abs_avx2(__m256 x)
+{
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
+}
+
+/* Lanes that are finite. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__finite_lanes_avx2(__m256 x)
+{
+    return oscar__at_least_avx2(_mm256_set1_ps(FLT_MAX), oscar__abs_avx2(x));
+}
+
+/* n: a multiple of 16. */
+static OSCAR__AVX2 int oscar__finite_avx2(const float *x, size_t n)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i top = _mm256_setzero_si256();
+    size_t i;
+    for (i = 0; i < n; i += 8)
+        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), magnitude));
+    return !oscar__bits_avx2(oscar__above_avx2(top, _mm256_set1_epi32(0x7f7fffff)));
+}
+
+/* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__round_bf16_avx2(__m256 x)
+{
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256 nan = oscar__above_avx2(_mm256_castps_si256(oscar__abs_avx2(x)), _mm256_set1_epi32(0x7f800000));
+    rounded = oscar__pick_int_avx2(nan, _mm256_or_si256(u, _mm256_set1_epi32(0x400000)), rounded);
+    return _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32(-0x10000)));
+}
+
+static OSCAR__AVX2 void oscar__load_avx2(oscar_type type, const void *in, size_t n, float *out)
+{
+    const unsigned char *p = (const unsigned char *)in;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *out);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__widen_bf16_avx2(p + 2 * i));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__widen_f16_avx2(p + 2 * i));
+}
+
+static OSCAR__AVX2 void oscar__load_rounded_avx2(oscar_type type, const void *in, oscar_type to, size_t n, float *out)
+{
+    const float *x = (const float *)in;
+    size_t i;
+    if (oscar__type_size(to) == 4 || type == to) { oscar__load_avx2(type, in, n, out); return; }
+    if (oscar__type_size(type) == 2) { oscar__load_avx2(type, in, n, out); x = out; }
+    if (to == OSCAR_BF16)
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__round_bf16_avx2(_mm256_loadu_ps(x + i)));
+    else
+        for (i = 0; i < n; i += 8) _mm256_storeu_ps(out + i, oscar__round_f16_avx2(_mm256_loadu_ps(x + i)));
+}
+
+static OSCAR__AVX2 void oscar__store_avx2(oscar_type type, const float *in, size_t n, void *out)
+{
+    unsigned char *p = (unsigned char *)out;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *in);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 8) oscar__put_bf16_avx2(p + 2 * i, oscar__round_bf16_avx2(_mm256_loadu_ps(in + i)));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 8) oscar__put_f16_avx2(p + 2 * i, _mm256_loadu_ps(in + i));
+}
+
+static OSCAR__AVX2 void oscar__centre_avx2(int dim, const float *x, const float *mean, float *out)
+{
+    int i;
+    for (i = 0; i < dim; i += 8) _mm256_storeu_ps(out + i, _mm256_sub_ps(_mm256_loadu_ps(x + i),
+                                                                         _mm256_loadu_ps(mean + i)));
+}
+
+/* S(x, y) of one row. */
+static OSCAR__AVX2 float oscar__sum_products_avx2(int n, const float *x, const float *y)
+{
+    __m256 p = _mm256_setzero_ps(), q = p;
+    __m128 p4;
+    int i;
+    for (i = 0; i < n; i += 16) {
+        p = _mm256_fmadd_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i), p);
+        q = _mm256_fmadd_ps(_mm256_loadu_ps(x + i + 8), _mm256_loadu_ps(y + i + 8), q);
+    }
+    p = _mm256_add_ps(p, q);
+    p4 = _mm_add_ps(_mm256_castps256_ps128(p), _mm256_extractf128_ps(p, 1));
+    p4 = _mm_add_ps(p4, _mm_movehl_ps(p4, p4));
+    return _mm_cvtss_f32(_mm_add_ss(p4, _mm_shuffle_ps(p4, p4, 0x55)));
+}
+
+/* (a, b) -> (a + b, a - b) */
+#define OSCAR__PAIR(a, b) do { __m256 pair_ = a; a = _mm256_add_ps(pair_, b); b = _mm256_sub_ps(pair_, b); } while (0)
+#define OSCAR__PAIRS4(a, b, c, d) do { \
+    OSCAR__PAIR(a, b); OSCAR__PAIR(c, d); OSCAR__PAIR(a, c); OSCAR__PAIR(b, d); } while (0)
+
+/* The strides inside a vector. (a, b) -> (a + b, a - b) is one fma by +-1, which does not round twice. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__fwht_vector_avx2(__m256 x)
+{
+    const __m256 s1 = _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1);
+    const __m256 s2 = _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1);
+    const __m256 s4 = _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1);
+    x = _mm256_fmadd_ps(x, s1, _mm256_shuffle_ps(x, x, 0xb1));
+    x = _mm256_fmadd_ps(x, s2, _mm256_shuffle_ps(x, x, 0x4e));
+    x = _mm256_fmadd_ps(x, s4, _mm256_permute2f128_ps(x, x, 0x01));
+    return x;
+}
+
+/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them. count is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_near_avx2(int count, float *x, __m256 scale)
+{
+    __m256 a, b, c, d, e, f, g, h;
+    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx2(_mm256_loadu_ps(x));
+    if (count > 1) b = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 8));
+    if (count > 2) {
+        c = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 2 * 8));
+        d = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 3 * 8));
+    }
+    if (count > 4) {
+        e = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 4 * 8));
+        f = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 5 * 8));
+        g = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 6 * 8));
+        h = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 7 * 8));
+    }
+    if (count == 2) OSCAR__PAIR(a, b);
+    if (count > 2) OSCAR__PAIRS4(a, b, c, d);
+    if (count > 4) {
+        OSCAR__PAIRS4(e, f, g, h);
+        OSCAR__PAIR(a, e); OSCAR__PAIR(b, f); OSCAR__PAIR(c, g); OSCAR__PAIR(d, h);
+    }
+    _mm256_storeu_ps(x, _mm256_mul_ps(a, scale));
+    if (count > 1) _mm256_storeu_ps(x + 8, _mm256_mul_ps(b, scale));
+    if (count > 2) {
+        _mm256_storeu_ps(x + 2 * 8, _mm256_mul_ps(c, scale));
+        _mm256_storeu_ps(x + 3 * 8, _mm256_mul_ps(d, scale));
+    }
+    if (count > 4) {
+        _mm256_storeu_ps(x + 4 * 8, _mm256_mul_ps(e, scale));
+        _mm256_storeu_ps(x + 5 * 8, _mm256_mul_ps(f, scale));
+        _mm256_storeu_ps(x + 6 * 8, _mm256_mul_ps(g, scale));
+        _mm256_storeu_ps(x + 7 * 8, _mm256_mul_ps(h, scale));
+    }
+}
+
+/* The two strides `stride` and 2 stride of a block, or (two = 0) one. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_far_avx2(int two, int stride, float *x, __m256 scale)
+{
+    int i;
+    for (i = 0; i < stride; i += 8) {
+        float *p = x + i;
+        __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + stride), c = a, d = b;
+        if (two) {
+            c = _mm256_loadu_ps(p + 2 * stride);
+            d = _mm256_loadu_ps(p + 3 * stride);
+            OSCAR__PAIRS4(a, b, c, d);
+            _mm256_storeu_ps(p + 2 * stride, _mm256_mul_ps(c, scale));
+            _mm256_storeu_ps(p + 3 * stride, _mm256_mul_ps(d, scale));
+        } else OSCAR__PAIR(a, b);
+        _mm256_storeu_ps(p, _mm256_mul_ps(a, scale));
+        _mm256_storeu_ps(p + stride, _mm256_mul_ps(b, scale));
+    }
+}
+
+/* A block of more than 8 vectors: 8 at a time, then one stride if their number is odd, then two at a time. Only the
+   last pass scales; a product with 1 is exact. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_block_avx2(int block, float *x, __m256 scale)
+{
+    const __m256 one = _mm256_set1_ps(1.0f);
+    int stride = 8 * 8, left = 0, i;
+    for (i = stride; i < block; i *= 2) left++;
+    for (i = 0; i < block; i += stride) oscar__fwht_near_avx2(8, x + i, one);
+    if (left % 2) {
+        for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx2(0, stride, x + i, left == 1 ? scale : one);
+        stride *= 2;
+    }
+    for (; stride < block; stride *= 4)
+        for (i = 0; i < block; i += 4 * stride)
+            oscar__fwht_far_avx2(1, stride, x + i, 4 * stride == block ? scale : one);
+}
+
+/* Blocks of less than a vector are left to the scalar code. */
+static OSCAR__AVX2 void oscar__fwht_scaled_avx2(int n, float factor, float *x)
+{
+    const __m256 scale = _mm256_set1_ps(factor);
+    int block = oscar__pow2_divisor(n), i;
+    for (i = 0; i < n; i += block) {
+        if (block == 8) oscar__fwht_near_avx2(1, x + i, scale);
+        else if (block == 2 * 8) oscar__fwht_near_avx2(2, x + i, scale);
+        else if (block == 4 * 8) oscar__fwht_near_avx2(4, x + i, scale);
+        else if (block == 8 * 8) oscar__fwht_near_avx2(8, x + i, scale);
+        else oscar__fwht_block_avx2(block, x + i, scale);
+    }
+}
+
+static OSCAR__AVX2 void oscar__fwht_avx2(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 8) oscar__fwht_row(n, x);
+    else oscar__fwht_scaled_avx2(n, oscar__fwht_scale(n), x);
+}
+
+static OSCAR__AVX2 void oscar__butterfly_avx2(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 8) oscar__butterfly(n, x);
+    else oscar__fwht_scaled_avx2(n, 1.0f, x);
+}
+
+#undef OSCAR__PAIR
+#undef OSCAR__PAIRS4
+
+/* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
+   d are the rows. long: written out, so that the sums stay in registers. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__rotate_panel_avx2(int width, int n, const float *m, const float *const *x,
+                                                        float *const *out)
+{
+    const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    __m256 a0 = _mm256_setzero_ps(), a1 = a0;
+    __m256 b0 = a0, b1 = a0;
+    __m256 c0 = a0, c1 = a0;
+    __m256 d0 = a0, d1 = a0;
+    int i;
+    for (i = 0; i < n; i++, m += n) {
+        const __m256 s0 = _mm256_set1_ps(x0[i]);
+        const __m256 s1 = _mm256_set1_ps(x1[i]);
+        const __m256 s2 = _mm256_set1_ps(x2[i]);
+        const __m256 s3 = _mm256_set1_ps(x3[i]);
+        {
+            const __m256 w = _mm256_loadu_ps(m + 0);
+            a0 = _mm256_fmadd_ps(s0, w, a0);
+            b0 = _mm256_fmadd_ps(s1, w, b0);
+            c0 = _mm256_fmadd_ps(s2, w, c0);
+            d0 = _mm256_fmadd_ps(s3, w, d0);
+        }
+        if (width > 1) {
+            const __m256 w = _mm256_loadu_ps(m + 8);
+            a1 = _mm256_fmadd_ps(s0, w, a1);
+            b1 = _mm256_fmadd_ps(s1, w, b1);
+            c1 = _mm256_fmadd_ps(s2, w, c1);
+            d1 = _mm256_fmadd_ps(s3, w, d1);
+        }
+    }
+    _mm256_storeu_ps(out[0], a0);
+    _mm256_storeu_ps(out[1], b0);
+    _mm256_storeu_ps(out[2], c0);
+    _mm256_storeu_ps(out[3], d0);
+    if (width > 1) {
+        _mm256_storeu_ps(out[0] + 8, a1);
+        _mm256_storeu_ps(out[1] + 8, b1);
+        _mm256_storeu_ps(out[2] + 8, c1);
+        _mm256_storeu_ps(out[3] + 8, d1);
+    }
+}
+
+/* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
+   missing ones. */
+static OSCAR__AVX2 void oscar__rotate_avx2(int n, int rows, const float *m, const float *x, float *out)
+{
+    const size_t row = (size_t)n;
+    int j = 0, r, k, i, width;
+    for (; j + 8 <= n; j += width * 8) {
+        width = j + 16 <= n ? 2 : 1;
+        for (r = 0; r < rows; r += 4) {
+            const float *from[4];
+            float *to[4];
+            for (k = 0; k < 4; k++) {
+                size_t at = row * (size_t)(r + k < rows ? r + k : rows - 1);
+                from[k] = x + at;
+                to[k] = out + at + j;
+            }
+            if (width == 2) oscar__rotate_panel_avx2(2, n, m + j, from, to);
+            else oscar__rotate_panel_avx2(1, n, m + j, from, to);
+        }
+    }
+    for (; j < n; j++)   /* less than a vector is left */
+        for (r = 0; r < rows; r++) {
+            float sum = 0.0f;
+            for (i = 0; i < n; i++) sum = fmaf(x[row * (size_t)r + (size_t)i], m[row * (size_t)i + (size_t)j], sum);
+            out[row * (size_t)r + (size_t)j] = sum;
+        }
+}
+
+/* -- rows: page mean (3.12) -- */
+
+/* z_j: one chain over the tokens. dim: a multiple of 16. */
+static OSCAR__AVX2 void oscar__mean_sum_avx2(int tokens, int dim, const float *x, float *z)
+{
+    const __m256 share = _mm256_set1_ps((float)(1.0 / tokens));
+    const size_t row = (size_t)dim;
+    int t, j;
+    for (j = 0; j + 4 * 8 <= dim; j += 4 * 8) {
+        const float *p = x + j;
+        __m256 a = _mm256_setzero_ps(), b = a, c = a, d = a;
+        for (t = 0; t < tokens; t++, p += row) {
+            a = _mm256_fmadd_ps(_mm256_loadu_ps(p), share, a);
+            b = _mm256_fmadd_ps(_mm256_loadu_ps(p + 8), share, b);
+            c = _mm256_fmadd_ps(_mm256_loadu_ps(p + 2 * 8), share, c);
+            d = _mm256_fmadd_ps(_mm256_loadu_ps(p + 3 * 8), share, d);
+        }
+        _mm256_storeu_ps(z + j, a);
+        _mm256_storeu_ps(z + j + 8, b);
+        _mm256_storeu_ps(z + j + 2 * 8, c);
+        _mm256_storeu_ps(z + j + 3 * 8, d);
+    }
+    for (; j < dim; j += 8) {
+        const float *p = x + j;
+        __m256 a = _mm256_setzero_ps();
+        for (t = 0; t < tokens; t++, p += row) a = _mm256_fmadd_ps(_mm256_loadu_ps(p), share, a);
+        _mm256_storeu_ps(z + j, a);
+    }
+}
+
+static OSCAR__AVX2 void oscar__mean_levels_avx2(int dim, const float *z, float s, float *n, unsigned char *bytes)
+{
+    const __m256 top = _mm256_set1_ps(127.5f), bottom = _mm256_set1_ps(-127.5f), half = _mm256_set1_ps(0.5f);
+    int j;
+    for (j = 0; j < dim; j += 8) {
+        __m256 level = half;
+        if (s > 0) level = _mm256_add_ps(oscar__floor_avx2(_mm256_div_ps(_mm256_loadu_ps(z + j), _mm256_set1_ps(s))),
+                                         half);
+        level = _mm256_min_ps(top, _mm256_max_ps(bottom, level));
+        _mm256_storeu_ps(n + j, level);
+        oscar__put_codes_avx2(bytes + j, _mm256_cvttps_epi32(_mm256_add_ps(level, top)));
+    }
+}
+
+/* -- tiles: rows side by side in the lanes of vectors, [channel][16 rows] (3.11) -- */
+
+/* Every step is that of the scalar code for one row, for 8 rows at a time. x is always [channels][16], from the lane
+   on where the 8 rows start. */
+
+/* Four channels of 8 rows, from rows [8][dim]. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__turn_four_avx2(const float *const *rows, int c, float *out)
+{
+    __m256 a = oscar__part_rows_avx2(rows, c), b = oscar__part_rows_avx2(rows + 1, c);
+    __m256 d = oscar__part_rows_avx2(rows + 2, c), e = oscar__part_rows_avx2(rows + 3, c);
+    __m256 t0 = _mm256_unpacklo_ps(a, b), t1 = _mm256_unpackhi_ps(a, b);
+    __m256 t2 = _mm256_unpacklo_ps(d, e), t3 = _mm256_unpackhi_ps(d, e);
+    _mm256_storeu_ps(out, _mm256_shuffle_ps(t0, t2, 0x44));
+    _mm256_storeu_ps(out + OSCAR__TILE, _mm256_shuffle_ps(t0, t2, 0xee));
+    _mm256_storeu_ps(out + 2 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0x44));
+    _mm256_storeu_ps(out + 3 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0xee));
+}
+
+/* 8 rows from `first` on; the last of all `count` rows stands in for those after it. */
+static OSCAR__AVX2 void oscar__to_lanes_avx2(int dim, int first, int count, const float *rows, float *x)
+{
+    const float *row[8];
+    int c, t;
+    for (t = 0; t < 8; t++)
+        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
+    for (c = 0; c < dim; c += 4) oscar__turn_four_avx2(row, c, x + c * OSCAR__TILE);
+}
+
+/* The end of S: the tree over 16 chains. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__tree_avx2(__m256 *chain)
+{
+    int l, step;
+    for (step = OSCAR__LANES / 2; step; step /= 2)
+        for (l = 0; l < step; l++) chain[l] = _mm256_add_ps(chain[l], chain[l + step]);
+    return chain[0];
+}
+
+static OSCAR__AVX2 __m256 oscar__lane_sum_avx2(int n, const float *x, const float *y)
+{
+    __m256 chain[OSCAR__LANES];
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l += 4) {
+        __m256 p0 = _mm256_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        for (c = l * OSCAR__TILE; c < n * OSCAR__TILE; c += OSCAR__LANES * OSCAR__TILE) {
+            const float *a = x + c, *b = y + c;
+            p0 = _mm256_fmadd_ps(_mm256_loadu_ps(a), _mm256_loadu_ps(b), p0);
+            p1 = _mm256_fmadd_ps(_mm256_loadu_ps(a + OSCAR__TILE), _mm256_loadu_ps(b + OSCAR__TILE), p1);
+            p2 = _mm256_fmadd_ps(_mm256_loadu_ps(a + 2 * OSCAR__TILE), _mm256_loadu_ps(b + 2 * OSCAR__TILE), p2);
+            p3 = _mm256_fmadd_ps(_mm256_loadu_ps(a + 3 * OSCAR__TILE), _mm256_loadu_ps(b + 3 * OSCAR__TILE), p3);
+        }
+        chain[l] = p0;
+        chain[l + 1] = p1;
+        chain[l + 2] = p2;
+        chain[l + 3] = p3;
+    }
+    return oscar__tree_avx2(chain);
+}
+
+/* Subtracts the page mean from the rows that it makes shorter. lane: of the tile, of the first row. */
+static OSCAR__AVX2 void oscar__subtract_mean_avx2(const oscar__encoder *e, oscar__tile *tile, int lane, float *x)
+{
+    const __m256 s = _mm256_set1_ps(e->mean_scale);
+    __m256 chain_x[OSCAR__LANES], chain_y[OSCAR__LANES], xx, yy;
+    __m256 shorter;
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m256 px = _mm256_setzero_ps(), py = px;
+        for (c = l; c < e->dim; c += OSCAR__LANES) {
+            __m256 one = _mm256_loadu_ps(x + c * OSCAR__TILE), y = _mm256_fnmadd_ps(_mm256_set1_ps(e->mean[c]), s, one);
+            px = _mm256_fmadd_ps(one, one, px);
+            py = _mm256_fmadd_ps(y, y, py);
+        }
+        chain_x[l] = px;
+        chain_y[l] = py;
+    }
+    xx = oscar__tree_avx2(chain_x);
+    yy = oscar__tree_avx2(chain_y);
+    shorter = oscar__less_avx2(yy, xx);
+    tile->kept |= (~oscar__bits_avx2(shorter) & OSCAR__ALL_avx2) << lane;
+    if (e->overflow == OSCAR__REFUSE) {
+        tile->bad |= (~oscar__bits_avx2(oscar__finite_lanes_avx2(xx)) & OSCAR__ALL_avx2) << lane;
+        tile->bad |= (~oscar__bits_avx2(oscar__finite_lanes_avx2(yy)) & OSCAR__ALL_avx2) << lane;
+    }
+    for (c = 0; c < e->dim; c++) {
+        __m256 one = _mm256_loadu_ps(x + c * OSCAR__TILE), y = _mm256_fnmadd_ps(_mm256_set1_ps(e->mean[c]), s, one);
+        _mm256_storeu_ps(x + c * OSCAR__TILE, oscar__pick_avx2(shorter, y, one));
+    }
+}
+
+/* Rounds scales or minima to the metadata type. Lanes that overflow are returned and saturated. */
+static OSCAR__AVX2 __m256 oscar__metadata_round_avx2(oscar_type type, __m256 *x)
+{
+    const __m256 zero = _mm256_setzero_ps(), limit = _mm256_set1_ps(type == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __m256 rounded = type == OSCAR_F32 ? *x : oscar__round_f16_avx2(*x), capped;
+    __m256 fits = oscar__at_least_avx2(limit, oscar__abs_avx2(rounded));
+    capped = oscar__pick_avx2(oscar__less_avx2(zero, rounded), limit, zero);
+    capped = oscar__pick_avx2(oscar__less_avx2(rounded, zero), _mm256_sub_ps(zero, limit), capped);
+    *x = oscar__pick_avx2(fits, rounded, capped);
+    return fits;
+}
+
+/* Rounds row_count numbers of a tile's metadata. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__metadata_lanes_avx2(const oscar__encoder *e, oscar__tile *tile, int lane,
+                                                            __m256 x)
+{
+    __m256 fits = oscar__metadata_round_avx2(e->codec->metadata, &x);
+    if (e->overflow == OSCAR__REFUSE) tile->bad |= (~oscar__bits_avx2(fits) & OSCAR__ALL_avx2) << lane;
+    return x;
+}
+
+/* How many of dim magnitudes are above `middle`. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__count_above_avx2(int dim, const float *magnitude, __m256i middle)
+{
+    __m256i a = _mm256_setzero_si256(), b = a;
+    int c;
+    for (c = 0; c < dim; c += 2) {
+        const float *p = magnitude + c * OSCAR__TILE;
+        a = oscar__add_if_avx2(a, oscar__above_avx2(_mm256_castps_si256(_mm256_loadu_ps(p)), middle));
+        b = oscar__add_if_avx2(b, oscar__above_avx2(_mm256_castps_si256(_mm256_loadu_ps(p + OSCAR__TILE)), middle));
+    }
+    return _mm256_add_epi32(a, b);
+}
+
+/* The magnitude of a rank in each row, by bisection on its bits. It starts at a guess and moves away from it in steps
+   that double, and it ends early where a bound has just rank + 1 magnitudes below: the largest of them is it. */
+static OSCAR__AVX2 __m256 oscar__rank_avx2(int dim, int rank, const float *magnitude, __m256i guess)
+{
+    const __m256i one = _mm256_set1_epi32(1), above_rank = _mm256_set1_epi32(dim - rank - 1);
+    __m256i low = _mm256_setzero_si256(), high = _mm256_set1_epi32(0x7f800000), step = _mm256_set1_epi32(1 << 19);
+    __m256i middle = guess, found = low;
+    int c;
+    while (oscar__bits_avx2(oscar__above_avx2(high, low))) {
+        __m256i above = oscar__count_above_avx2(dim, magnitude, middle), centre;
+        __m256 too_low = oscar__above_avx2(above, above_rank), near_enough = oscar__above_avx2(above_rank, above);
+        high = oscar__pick_int_avx2(too_low, high, middle);
+        low = oscar__pick_int_avx2(too_low, _mm256_add_epi32(middle, one),
+                                 oscar__pick_int_avx2(near_enough, low, middle));
+        centre = _mm256_add_epi32(low, _mm256_srli_epi32(_mm256_sub_epi32(high, low), 1));
+        middle = oscar__pick_int_avx2(too_low, _mm256_min_epu32(centre, _mm256_add_epi32(low, step)),
+                                    _mm256_max_epi32(centre, _mm256_sub_epi32(high, step)));
+        step = _mm256_min_epu32(_mm256_add_epi32(step, step), _mm256_set1_epi32(1 << 30));
+    }
+    for (c = 0; c < dim; c++) {
+        __m256i one_magnitude = _mm256_castps_si256(_mm256_loadu_ps(magnitude + c * OSCAR__TILE));
+        __m256 above = oscar__above_avx2(one_magnitude, low);
+        found = oscar__pick_int_avx2(above, found, _mm256_max_epi32(found, one_magnitude));
+    }
+    return _mm256_castsi256_ps(found);
+}
+
+/* CLIP: clamps rows to the magnitude of a rank. guess: about where it is, and then where it was. */
+static OSCAR__AVX2 void oscar__clamp_avx2(int dim, int rank, float *x, float *magnitude, __m256i *guess)
+{
+    __m256 tau, minus;
+    int c;
+    for (c = 0; c < dim; c++)
+        _mm256_storeu_ps(magnitude + c * OSCAR__TILE, oscar__abs_avx2(_mm256_loadu_ps(x + c * OSCAR__TILE)));
+    tau = oscar__rank_avx2(dim, rank, magnitude, *guess);
+    minus = _mm256_sub_ps(_mm256_setzero_ps(), tau);
+    for (c = 0; c < dim; c++) {
+        __m256 one = _mm256_min_ps(tau, _mm256_loadu_ps(x + c * OSCAR__TILE));
+        _mm256_storeu_ps(x + c * OSCAR__TILE, _mm256_max_ps(minus, one));
+    }
+    *guess = _mm256_castps_si256(tau);
+}
+
+/* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo,
+                                                      unsigned char *codes)
+{
+    const __m256 positive = oscar__less_avx2(_mm256_setzero_ps(), s);
+    const __m256i none = _mm256_setzero_si256();
+    const __m256 half = _mm256_set1_ps(0.5f), divisor = oscar__pick_avx2(positive, s, half);
+    const __m256 t0 = _mm256_mul_ps(half, s), t1 = _mm256_mul_ps(_mm256_set1_ps(1.5f), s);
+    const __m256 t2 = _mm256_mul_ps(_mm256_set1_ps(2.5f), s);
+    int c;
+    for (c = 0; c < n; c++) {
+        __m256 y = _mm256_sub_ps(_mm256_loadu_ps(x + c * OSCAR__TILE), lo);
+        __m256i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx2(none, oscar__at_least_avx2(y, t0));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(y, t1));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(y, t2));
+        } else {
+            __m256 level = _mm256_add_ps(_mm256_div_ps(y, divisor), half);
+            level = _mm256_min_ps(_mm256_set1_ps(15.0f), _mm256_max_ps(level, _mm256_setzero_ps()));
+            code = _mm256_cvttps_epi32(level);
+        }
+        oscar__put_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(positive, code, none));
+    }
+}
+
+/* CLIP, one group of n channels of clamped rows. Minimum and maximum may be a zero of either sign until 0 is added. */
+static OSCAR__AVX2 void oscar__fit_clip_avx2(const oscar__encoder *e, oscar__tile *tile, int lane, int g,
+                                             const float *x)
+{
+    const __m256 zero = _mm256_setzero_ps();
+    int n = e->codec->group, c, at = g * OSCAR__TILE + lane;
+    __m256 lo = _mm256_loadu_ps(x), hi = lo, lo2 = lo, hi2 = lo, s;
+    for (c = 0; c < n; c += 2) {
+        __m256 a = _mm256_loadu_ps(x + c * OSCAR__TILE), b = _mm256_loadu_ps(x + (c + 1) * OSCAR__TILE);
+        lo = _mm256_min_ps(a, lo);
+        hi = _mm256_max_ps(a, hi);
+        lo2 = _mm256_min_ps(b, lo2);
+        hi2 = _mm256_max_ps(b, hi2);
+    }
+    lo = _mm256_add_ps(_mm256_min_ps(lo, lo2), zero);
+    hi = _mm256_add_ps(_mm256_max_ps(hi, hi2), zero);
+    s = _mm256_div_ps(_mm256_sub_ps(hi, lo), _mm256_set1_ps(e->codec->bits == 2 ? 3.0f : 15.0f));
+    s = oscar__metadata_lanes_avx2(e, tile, lane, s);
+    lo = oscar__metadata_lanes_avx2(e, tile, lane, lo);
+    _mm256_storeu_ps(tile->scale + at, s);
+    _mm256_storeu_ps(tile->minimum + at, lo);
+    if (e->codec->bits == 2) oscar__clip_codes_avx2(n, 2, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    else oscar__clip_codes_avx2(n, 4, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+}
+
+/* UNBIASED, 2 bits: S(x, u) and S(u, u) of the four steps t. |u| is 1.5 where x >= t or x < -t, else 0.5: an integer
+   compare of |x|, less one unit where x < 0. S(u, u) is exact in any order, so it is counted. */
+static OSCAR__AVX2 void oscar__try_steps2_avx2(int n, const float *x, const __m256 *t, __m256 *xu, __m256 *uu)
+{
+    __m256 chain[4][OSCAR__LANES];
+    __m256i t0 = _mm256_castps_si256(t[0]), t1 = _mm256_castps_si256(t[1]), t2 = _mm256_castps_si256(t[2]);
+    __m256i t3 = _mm256_castps_si256(t[3]), one = _mm256_set1_epi32(1), many[4];
+    int l, c, a;
+    t0 = _mm256_sub_epi32(t0, one);
+    t1 = _mm256_sub_epi32(t1, one);
+    t2 = _mm256_sub_epi32(t2, one);
+    t3 = _mm256_sub_epi32(t3, one);
+    for (a = 0; a < 4; a++) many[a] = _mm256_setzero_si256();
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m256 p0 = _mm256_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        __m256i n0 = many[0], n1 = many[1], n2 = many[2], n3 = many[3];
+        for (c = l; c < n; c += OSCAR__LANES) {
+            __m256 value = _mm256_loadu_ps(x + c * OSCAR__TILE), size = oscar__abs_avx2(value);
+            __m256i key = _mm256_sub_epi32(_mm256_castps_si256(size), _mm256_srli_epi32(_mm256_castps_si256(value),
+                                                                                        31));
+            __m256 m0 = oscar__above_avx2(key, t0), m1 = oscar__above_avx2(key, t1);
+            __m256 m2 = oscar__above_avx2(key, t2), m3 = oscar__above_avx2(key, t3);
+            p0 = _mm256_fmadd_ps(size, oscar__level2_avx2(m0), p0);
+            p1 = _mm256_fmadd_ps(size, oscar__level2_avx2(m1), p1);
+            p2 = _mm256_fmadd_ps(size, oscar__level2_avx2(m2), p2);
+            p3 = _mm256_fmadd_ps(size, oscar__level2_avx2(m3), p3);
+            n0 = oscar__add_if_avx2(n0, m0);
+            n1 = oscar__add_if_avx2(n1, m1);
+            n2 = oscar__add_if_avx2(n2, m2);
+            n3 = oscar__add_if_avx2(n3, m3);
+        }
+        chain[0][l] = p0;
+        chain[1][l] = p1;
+        chain[2][l] = p2;
+        chain[3][l] = p3;
+        many[0] = n0;
+        many[1] = n1;
+        many[2] = n2;
+        many[3] = n3;
+    }
+    for (a = 0; a < 4; a++) {
+        __m256i quarters = _mm256_add_epi32(_mm256_slli_epi32(many[a], 3), _mm256_set1_epi32(n));
+        xu[a] = oscar__tree_avx2(chain[a]);
+        uu[a] = _mm256_mul_ps(_mm256_cvtepi32_ps(quarters), _mm256_set1_ps(0.25f));
+    }
+}
+
+/* The level nearest to x / t, 4 bits. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__level4_avx2(__m256 x, __m256 t)
+{
+    __m256 level = _mm256_add_ps(oscar__floor_avx2(_mm256_div_ps(x, t)), _mm256_set1_ps(0.5f));
+    return _mm256_min_ps(_mm256_set1_ps(7.5f), _mm256_max_ps(_mm256_set1_ps(-7.5f), level));
+}
+
+/* The same for 4 bits. */
+static OSCAR__AVX2 void oscar__try_steps4_avx2(int n, const float *x, const __m256 *t, __m256 *xu, __m256 *uu)
+{
+    __m256 chain[OSCAR__LANES];
+    int a, l, c;
+    for (a = 0; a < 4; a++) {
+        uu[a] = _mm256_setzero_ps();
+        for (l = 0; l < OSCAR__LANES; l++) {
+            __m256 p = _mm256_setzero_ps();
+            for (c = l; c < n; c += OSCAR__LANES) {
+                __m256 value = _mm256_loadu_ps(x + c * OSCAR__TILE), u = oscar__level4_avx2(value, t[a]);
+                p = _mm256_fmadd_ps(value, u, p);
+                uu[a] = _mm256_fmadd_ps(u, u, uu[a]);
+            }
+            chain[l] = p;
+        }
+        xu[a] = oscar__tree_avx2(chain);
+    }
+}
+
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__unbiased_codes_avx2(int n, int bits, const float *x, __m256 t, __m256 active,
+                                                          unsigned char *codes)
+{
+    const __m256 zero = _mm256_setzero_ps(), minus = _mm256_sub_ps(zero, t), centre = _mm256_set1_ps(7.5f);
+    const __m256i none = _mm256_setzero_si256();
+    int c;
+    for (c = 0; c < n; c++) {
+        __m256 value = _mm256_loadu_ps(x + c * OSCAR__TILE);
+        __m256i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx2(none, oscar__at_least_avx2(value, minus));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(value, zero));
+            code = oscar__add_if_avx2(code, oscar__at_least_avx2(value, t));
+        } else code = _mm256_cvttps_epi32(_mm256_add_ps(oscar__level4_avx2(value, t), centre));
+        oscar__put_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(active, code, none));
+    }
+}
+
+/* UNBIASED, one group of n channels: codes, and the scales before rounding. */
+static OSCAR__AVX2 __m256 oscar__fit_unbiased_avx2(int n, int bits, const float *x, unsigned char *codes)
+{
+    const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f);
+    __m256 xx = oscar__lane_sum_avx2(n, x, x), r = _mm256_sqrt_ps(_mm256_div_ps(xx, _mm256_set1_ps((float)n)));
+    __m256 t[4], xu[4], uu[4], best = zero, best_xu = zero, best_t = one, scale;
+    __m256 finite = oscar__finite_lanes_avx2(xx), active, positive;
+    int a;
+    for (a = 0; a < 4; a++) t[a] = _mm256_mul_ps(r, _mm256_set1_ps(oscar__steps[bits == 4][a]));
+    active = oscar__both_avx2(finite, oscar__less_avx2(zero, t[0]));
+    for (a = 0; a < 4; a++) t[a] = oscar__pick_avx2(active, t[a], one);
+    if (bits == 2) oscar__try_steps2_avx2(n, x, t, xu, uu);
+    else oscar__try_steps4_avx2(n, x, t, xu, uu);
+    for (a = 0; a < 4; a++) {
+        __m256 score = _mm256_div_ps(_mm256_mul_ps(xu[a], xu[a]), uu[a]);
+        __m256 better = oscar__less_avx2(best, score);
+        best = a ? oscar__pick_avx2(better, score, best) : score;
+        best_xu = a ? oscar__pick_avx2(better, xu[a], best_xu) : xu[0];
+        best_t = a ? oscar__pick_avx2(better, t[a], best_t) : t[0];
+    }
+    if (bits == 2) oscar__unbiased_codes_avx2(n, 2, x, best_t, active, codes);
+    else oscar__unbiased_codes_avx2(n, 4, x, best_t, active, codes);
+    positive = oscar__both_avx2(active, oscar__less_avx2(zero, best_xu));
+    scale = oscar__pick_avx2(positive, _mm256_div_ps(xx, oscar__pick_avx2(positive, best_xu, one)), zero);
+    return oscar__pick_avx2(finite, scale, xx);
+}
+
+/* -- tiles: refining (3.11) -- */
+
+/* out_j = fmaf(from_i, M[first + i][j], ...) over i = 0 .. count - 1 in order, from +0 or (add) from out_j, for j from
+   `start` on; of two columns. from: [count][16]. */
+static OSCAR__AVX2 void oscar__lane_product_avx2(int dim, const float *m, int first, int count, int start,
+                                                 const float *from0,
+                                      const float *from1, float *out0, float *out1, int add)
+{
+    int i, j;
+    for (j = start; j < dim; j += 4) {
+        const float *w = m + first * dim + j;
+        float *p = out0 + j * OSCAR__TILE, *q = out1 + j * OSCAR__TILE;
+        __m256 a0 = _mm256_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        if (add) {
+            a0 = _mm256_loadu_ps(p);
+            a1 = _mm256_loadu_ps(p + OSCAR__TILE);
+            a2 = _mm256_loadu_ps(p + 2 * OSCAR__TILE);
+            a3 = _mm256_loadu_ps(p + 3 * OSCAR__TILE);
+            b0 = _mm256_loadu_ps(q);
+            b1 = _mm256_loadu_ps(q + OSCAR__TILE);
+            b2 = _mm256_loadu_ps(q + 2 * OSCAR__TILE);
+            b3 = _mm256_loadu_ps(q + 3 * OSCAR__TILE);
+        }
+        for (i = 0; i < count; i++, w += dim) {
+            __m256 x = _mm256_loadu_ps(from0 + i * OSCAR__TILE), y = _mm256_loadu_ps(from1 + i * OSCAR__TILE);
+            __m256 w0 = _mm256_set1_ps(w[0]), w1 = _mm256_set1_ps(w[1]), w2 = _mm256_set1_ps(w[2]),
+                w3 = _mm256_set1_ps(w[3]);
+            a0 = _mm256_fmadd_ps(x, w0, a0);
+            b0 = _mm256_fmadd_ps(y, w0, b0);
+            a1 = _mm256_fmadd_ps(x, w1, a1);
+            b1 = _mm256_fmadd_ps(y, w1, b1);
+            a2 = _mm256_fmadd_ps(x, w2, a2);
+            b2 = _mm256_fmadd_ps(y, w2, b2);
+            a3 = _mm256_fmadd_ps(x, w3, a3);
+            b3 = _mm256_fmadd_ps(y, w3, b3);
+        }
+        _mm256_storeu_ps(p, a0);
+        _mm256_storeu_ps(p + OSCAR__TILE, a1);
+        _mm256_storeu_ps(p + 2 * OSCAR__TILE, a2);
+        _mm256_storeu_ps(p + 3 * OSCAR__TILE, a3);
+        _mm256_storeu_ps(q, b0);
+        _mm256_storeu_ps(q + OSCAR__TILE, b1);
+        _mm256_storeu_ps(q + 2 * OSCAR__TILE, b2);
+        _mm256_storeu_ps(q + 3 * OSCAR__TILE, b3);
+    }
+}
+
+/* Rows that a kernel refines at a time, as many as a vector has lanes. All but codes: [..][16], from the column's first
+   lane on. x becomes the reading s u. */
+typedef struct oscar__column {
+    float *x, *u, *z, *gradient;
+    unsigned char *codes;
+    float *first, *s, *xz;       /* [groups]: scale of the plain fit, scale, S(x, z) */
+    float *steps;                /* [16]: what the last 16 channels added to their readings */
+} oscar__column;
+
+/* An area of a tile: [dim][16]. */
+static float *oscar__lanes_at(const oscar__encoder *e, int area, int tile)
+{
+    return e->lanes + (size_t)(area * e->tiles + tile) * (size_t)(e->dim * OSCAR__TILE);
+}
+
+/* The columns of an encoder, and their number. xz: 4 DIM_MAX floats; steps: 64 x 16. The minima of a tile, which only
+   CLIP has, are the scales while they change. */
+static int oscar__columns_of(const oscar__encoder *e, int width, float *xz, float *steps, oscar__column *column)
+{
+    int k, lane, count = 0;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += width) {
+            oscar__column *c = &column[count++];
+            c->x = oscar__lanes_at(e, 0, k) + lane;
+            c->u = oscar__lanes_at(e, 1, k) + lane;
+            c->z = oscar__lanes_at(e, 2, k) + lane;
+            c->gradient = oscar__lanes_at(e, 3, k) + lane;
+            c->codes = e->tile[k].codes + lane;
+            c->first = e->tile[k].scale + lane;
+            c->s = e->tile[k].minimum + lane;
+            c->xz = xz + k * OSCAR__DIM_MAX + lane;
+            c->steps = steps + k * OSCAR__TILE * OSCAR__LANES + lane;
+        }
+    return count;
+}
+
+/* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
+   then changes no number that is used: at most the sign of a zero gradient). */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__refine_step_avx2(const oscar__column *r, int c, int group, float diagonal,
+                                                         float limit)
+{
+    const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f), centre = _mm256_set1_ps(limit);
+    __m256 s = _mm256_loadu_ps(r->s + c / group * OSCAR__TILE), u = _mm256_loadu_ps(r->u + c * OSCAR__TILE);
+    __m256 curvature = _mm256_mul_ps(s, _mm256_set1_ps(diagonal)), level, step;
+    __m256 active = oscar__both_avx2(oscar__less_avx2(zero, s), oscar__less_avx2(zero, curvature)), moves;
+    level = _mm256_div_ps(_mm256_loadu_ps(r->gradient + c * OSCAR__TILE), oscar__pick_avx2(active, curvature, one));
+    level = _mm256_add_ps(oscar__floor_avx2(_mm256_sub_ps(u, level)), _mm256_set1_ps(0.5f));
+    level = _mm256_min_ps(centre, _mm256_max_ps(level, _mm256_sub_ps(zero, centre)));   /* the lowest one for a NaN */
+    step = _mm256_mul_ps(s, _mm256_sub_ps(level, u));
+    moves = oscar__both_avx2(active, oscar__less_avx2(zero, oscar__abs_avx2(step)));
+    _mm256_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx2(moves, level, u));
+    return oscar__pick_avx2(moves, step, zero);
+}
+
+/* 16 channels from `first` on, of one column: their steps, which change the gradients of those of them that follow. */
+static OSCAR__AVX2 void oscar__refine_sixteen_avx2(const oscar__encoder *e, oscar__column *column, int count, int first)
+{
+    const float *m = e->codec->metric + first * e->dim;
+    float limit = oscar__centre(e->codec->bits);
+    int c, j, q;
+    for (c = first; c < first + OSCAR__LANES; c++, m += e->dim)
+        for (q = 0; q < count; q++) {
+            oscar__column *r = &column[q];
+            __m256 step = oscar__refine_step_avx2(r, c, e->codec->group, m[c], limit);
+            _mm256_storeu_ps(r->steps + (c - first) * OSCAR__TILE, step);
+            for (j = c + 1; j < first + OSCAR__LANES; j++) {
+                float *g = r->gradient + j * OSCAR__TILE;
+                _mm256_storeu_ps(g, _mm256_fmadd_ps(step, _mm256_set1_ps(m[j]), _mm256_loadu_ps(g)));
+            }
+        }
+}
+
+/* One pass over the channels. The gradients of later channels get the steps of 16 channels at a time, in order. */
+static OSCAR__AVX2 void oscar__refine_pass_avx2(const oscar__encoder *e, oscar__column *column, int count)
+{
+    const float *m = e->codec->metric;
+    int dim = e->dim, q, c, group = e->codec->group;
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            __m256 s = _mm256_loadu_ps(column[q].s + c / group * OSCAR__TILE);
+            __m256 u = _mm256_loadu_ps(column[q].u + c * OSCAR__TILE);
+            _mm256_storeu_ps(column[q].x + c * OSCAR__TILE, _mm256_mul_ps(s, u));
+        }
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx2(dim, m, 0, dim, 0, a->x, b->x, a->gradient, b->gradient, 0);
+    }
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            float *g = column[q].gradient + c * OSCAR__TILE;
+            _mm256_storeu_ps(g, _mm256_sub_ps(_mm256_loadu_ps(g), _mm256_loadu_ps(column[q].z + c * OSCAR__TILE)));
+        }
+    for (c = 0; c < dim; c += OSCAR__LANES) {
+        oscar__refine_sixteen_avx2(e, column, count, c);
+        for (q = 0; q < count; q += 2) {
+            oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+            oscar__lane_product_avx2(dim, m, c, OSCAR__LANES, c + OSCAR__LANES, a->steps, b->steps, a->gradient,
+                                   b->gradient, 1);
+        }
+    }
+}
+
+/* Levels, z and S(x, z) of a column whose plain fit is done. */
+static OSCAR__AVX2 void oscar__refine_start_avx2(const oscar__encoder *e, oscar__column *r)
+{
+    const __m256 zero = _mm256_setzero_ps(), centre = _mm256_set1_ps(oscar__centre(e->codec->bits));
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m256 s = _mm256_loadu_ps(r->first + g * OSCAR__TILE);
+        __m256 alive = oscar__less_avx2(zero, s);
+        int at = g * n * OSCAR__TILE;
+        _mm256_storeu_ps(r->s + g * OSCAR__TILE, s);
+        _mm256_storeu_ps(r->xz + g * OSCAR__TILE, oscar__lane_sum_avx2(n, r->x + at, r->z + at));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            __m256 u = _mm256_sub_ps(_mm256_cvtepi32_ps(oscar__get_codes_avx2(r->codes + c * OSCAR__TILE)), centre);
+            _mm256_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx2(alive, u, zero));
+        }
+    }
+}
+
+/* The scales that keep <x^, x> under the metric. */
+static OSCAR__AVX2 void oscar__refine_scales_avx2(const oscar__encoder *e, oscar__column *r)
+{
+    const __m256 zero = _mm256_setzero_ps(), one = _mm256_set1_ps(1.0f);
+    int g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * OSCAR__TILE;
+        __m256 uz = oscar__lane_sum_avx2(n, r->u + at * n, r->z + at * n), s;
+        __m256 positive = oscar__less_avx2(zero, uz), alive = oscar__less_avx2(zero, _mm256_loadu_ps(r->first + at));
+        s = _mm256_div_ps(_mm256_loadu_ps(r->xz + at), oscar__pick_avx2(positive, uz, one));
+        s = oscar__pick_avx2(positive, s, zero);
+        _mm256_storeu_ps(r->s + at, oscar__pick_avx2(alive, s, _mm256_loadu_ps(r->s + at)));
+    }
+}
+
+/* Takes the refined codes and scales of the rows where every scale is near the first one. */
+static OSCAR__AVX2 void oscar__refine_end_avx2(const oscar__encoder *e, oscar__column *r)
+{
+    const __m256 zero = _mm256_setzero_ps(), centre = _mm256_set1_ps(oscar__centre(e->codec->bits));
+    const __m256 limit = _mm256_set1_ps(e->codec->metadata == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __m256 good = oscar__at_least_avx2(zero, zero);
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m256 first = _mm256_loadu_ps(r->first + g * OSCAR__TILE), s = _mm256_loadu_ps(r->s + g * OSCAR__TILE);
+        __m256 near_enough = oscar__both_avx2(oscar__at_least_avx2(s, _mm256_mul_ps(_mm256_set1_ps(0.5f), first)),
+                                        oscar__at_least_avx2(_mm256_add_ps(first, first), s));
+        near_enough = oscar__both_avx2(near_enough, oscar__at_least_avx2(limit, s));
+        near_enough = oscar__either_avx2(near_enough, oscar__at_least_avx2(zero, first));
+        good = oscar__both_avx2(good, oscar__both_avx2(near_enough, oscar__finite_lanes_avx2(first)));
+    }
+    for (g = 0; g < e->dim / n; g++) {
+        float *first = r->first + g * OSCAR__TILE;
+        __m256 before = _mm256_loadu_ps(first);
+        __m256 taken = oscar__both_avx2(good, oscar__less_avx2(zero, before));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            unsigned char *codes = r->codes + c * OSCAR__TILE;
+            __m256i code = _mm256_cvttps_epi32(_mm256_add_ps(_mm256_loadu_ps(r->u + c * OSCAR__TILE), centre));
+            oscar__put_codes_avx2(codes, oscar__pick_int_avx2(taken, code, oscar__get_codes_avx2(codes)));
+        }
+        _mm256_storeu_ps(first, oscar__pick_avx2(taken, _mm256_loadu_ps(r->s + g * OSCAR__TILE), before));
+    }
+}
+
+static OSCAR__AVX2 void oscar__refine_tiles_avx2(oscar__encoder *e)
+{
+    oscar__column column[4 * OSCAR__TILE / 8];
+    float xz[4 * OSCAR__DIM_MAX], steps[4 * OSCAR__TILE * OSCAR__TILE];
+    int count = oscar__columns_of(e, 8, xz, steps, column), q, pass;
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx2(e->dim, e->codec->metric, 0, e->dim, 0, a->x, b->x, a->z, b->z, 0);
+    }
+    for (q = 0; q < count; q++) oscar__refine_start_avx2(e, &column[q]);
+    for (pass = 0; pass < 2; pass++) {
+        oscar__refine_pass_avx2(e, column, count);
+        for (q = 0; q < count; q++) oscar__refine_scales_avx2(e, &column[q]);
+    }
+    for (q = 0; q < count; q++) oscar__refine_end_avx2(e, &column[q]);
+}
+
+/* -- tiles: all of the row codec (3.11) -- */
+
+/* 8 rows of a tile, up to the metric. */
+static OSCAR__AVX2 void oscar__encode_lanes_avx2(const oscar__encoder *e, oscar__tile *tile, int lane, float *x,
+                                                 float *spare,
+                                      __m256i *guess)
+{
+    const oscar_codec *codec = e->codec;
+    int g, n = codec->group;
+    if (e->mean) oscar__subtract_mean_avx2(e, tile, lane, x);
+    if (codec->fit == OSCAR_CLIP && codec->clip > 0)
+        oscar__clamp_avx2(e->dim, (int)floor(codec->clip * e->dim), x, spare, guess);
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * n * OSCAR__TILE;
+        if (codec->fit == OSCAR_CLIP) oscar__fit_clip_avx2(e, tile, lane, g, x + at);
+        else _mm256_storeu_ps(tile->scale + g * OSCAR__TILE + lane,
+                             oscar__fit_unbiased_avx2(n, codec->bits, x + at, tile->codes + at + lane));
+    }
+}
+
+static OSCAR__AVX2 void oscar__encode_avx2(oscar__encoder *e, const float *rows)
+{
+    __m256i guess = _mm256_set1_epi32(0x3f800000);
+    int k, lane, g;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += 8) {
+            float *x = oscar__lanes_at(e, 0, k) + lane;
+            oscar__to_lanes_avx2(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
+            oscar__encode_lanes_avx2(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
+        }
+    if (e->codec->fit == OSCAR_CLIP) return;
+    if (e->codec->metric) oscar__refine_tiles_avx2(e);
+    for (k = 0; k < e->tiles; k++)
+        for (g = 0; g < e->dim / e->codec->group; g++)
+            for (lane = 0; lane < OSCAR__TILE; lane += 8) {
+                float *scale = e->tile[k].scale + g * OSCAR__TILE + lane;
+                _mm256_storeu_ps(scale, oscar__metadata_lanes_avx2(e, &e->tile[k], lane, _mm256_loadu_ps(scale)));
+            }
+}
+
+/* -- tiles: page words (3.12) -- */
+
+/* 16 words from 4 x 16 bytes: byte b of word t is byte t of row b. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_words_avx2(unsigned char *p, __m128i b0, __m128i b1, __m128i b2, __m128i b3)
+{
+    __m128i low01 = _mm_unpacklo_epi8(b0, b1), high01 = _mm_unpackhi_epi8(b0, b1);
+    __m128i low23 = _mm_unpacklo_epi8(b2, b3), high23 = _mm_unpackhi_epi8(b2, b3);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_unpacklo_epi16(low01, low23));
+    _mm_storeu_si128((__m128i *)(void *)(p + 16), _mm_unpackhi_epi16(low01, low23));
+    _mm_storeu_si128((__m128i *)(void *)(p + 32), _mm_unpacklo_epi16(high01, high23));
+    _mm_storeu_si128((__m128i *)(void *)(p + 48), _mm_unpackhi_epi16(high01, high23));
+}
+
+/* Codes of the channels c and c + 1. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__two_channels_avx2(const unsigned char *codes, int c)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(codes + c * OSCAR__TILE));
+}
+
+/* Planes are shifted inside 16-bit lanes: no code leaves its byte. */
+static OSCAR__AVX2 void oscar__pack_k_avx2(int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    int i, c, plane, w = 32 / bits;
+    for (i = 0; i < dim; i += w, tile += 4 * OSCAR__TILE) {
+        __m256i b01 = oscar__two_channels_avx2(codes, i), b23 = oscar__two_channels_avx2(codes, i + 2);
+        for (plane = 1; plane < w / 4; plane++) {
+            const __m128i shift = _mm_cvtsi32_si128(bits * plane);
+            c = i + 4 * plane;
+            b01 = _mm256_or_si256(b01, _mm256_sll_epi16(oscar__two_channels_avx2(codes, c), shift));
+            b23 = _mm256_or_si256(b23, _mm256_sll_epi16(oscar__two_channels_avx2(codes, c + 2), shift));
+        }
+        oscar__put_words_avx2(tile, _mm256_castsi256_si128(b01), _mm256_extracti128_si256(b01, 1),
+                              _mm256_castsi256_si128(b23), _mm256_extracti128_si256(b23, 1));
+    }
+}
+
+/* Four channels at a time: d[j] holds their codes of the tokens 4j .. 4j + 3. */
+static OSCAR__AVX2 void oscar__pack_v_avx2(int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    int c;
+    for (c = 0; c < dim; c += 4) {
+        const __m128i *p = (const __m128i *)(const void *)(codes + c * OSCAR__TILE);
+        __m128i r0 = _mm_loadu_si128(p), r1 = _mm_loadu_si128(p + 1), r2 = _mm_loadu_si128(p + 2);
+        __m128i r3 = _mm_loadu_si128(p + 3), d[4];
+        __m128i low01 = _mm_unpacklo_epi32(r0, r1), high01 = _mm_unpackhi_epi32(r0, r1);
+        __m128i low23 = _mm_unpacklo_epi32(r2, r3), high23 = _mm_unpackhi_epi32(r2, r3);
+        d[0] = _mm_unpacklo_epi64(low01, low23);
+        d[1] = _mm_unpackhi_epi64(low01, low23);
+        d[2] = _mm_unpacklo_epi64(high01, high23);
+        d[3] = _mm_unpackhi_epi64(high01, high23);
+        if (bits == 2) {
+            d[0] = _mm_or_si128(d[0], _mm_slli_epi32(d[1], 2));
+            d[2] = _mm_or_si128(d[2], _mm_slli_epi32(d[3], 2));
+            d[0] = _mm_or_si128(d[0], _mm_slli_epi32(d[2], 4));
+        } else {
+            d[0] = _mm_or_si128(d[0], _mm_slli_epi32(d[1], 4));
+            d[2] = _mm_or_si128(d[2], _mm_slli_epi32(d[3], 4));
+            _mm_storeu_si128((__m128i *)(void *)(tile + 4 * (dim + c)), d[2]);
+        }
+        _mm_storeu_si128((__m128i *)(void *)(tile + 4 * c), d[0]);
+    }
+}
+
+static OSCAR__AVX2 void oscar__pack_avx2(int is_k, int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    if (is_k) oscar__pack_k_avx2(bits, dim, codes, tile);
+    else oscar__pack_v_avx2(bits, dim, codes, tile);
+}
+
+/* 16 numbers as fp16, little endian as this machine is. None is a NaN. */
+static OSCAR__AVX2 void oscar__put_halves_avx2(const float *x, unsigned char *p)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(_mm256_loadu_ps(x), 0));
+    _mm_storeu_si128((__m128i *)(void *)(p + 16), _mm256_cvtps_ph(_mm256_loadu_ps(x + 8), 0));
+}
+
+/* -- eigensolver -- */
+
+/* Sums of the four vectors' lanes. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__sums_avx2(__m256d v0, __m256d v1, __m256d v2, __m256d v3)
+{
+    __m256d low = _mm256_add_pd(_mm256_unpacklo_pd(v0, v1), _mm256_unpackhi_pd(v0, v1));
+    __m256d high = _mm256_add_pd(_mm256_unpacklo_pd(v2, v3), _mm256_unpackhi_pd(v2, v3));
+    return _mm256_add_pd(_mm256_permute2f128_pd(low, high, 0x20), _mm256_permute2f128_pd(low, high, 0x31));
+}
+
+OSCAR__AVX2 static void oscar__eigh_dots_avx2(size_t width, double *const *x, double *const *y, double *product)
+{
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m256d g0 = _mm256_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, h0 = g0, h1 = g0, h2 = g0, h3 = g0;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        g0 = _mm256_fmadd_pd(_mm256_loadu_pd(x0 + k), _mm256_loadu_pd(y0 + k), g0);
+        g1 = _mm256_fmadd_pd(_mm256_loadu_pd(x1 + k), _mm256_loadu_pd(y1 + k), g1);
+        g2 = _mm256_fmadd_pd(_mm256_loadu_pd(x2 + k), _mm256_loadu_pd(y2 + k), g2);
+        g3 = _mm256_fmadd_pd(_mm256_loadu_pd(x3 + k), _mm256_loadu_pd(y3 + k), g3);
+        h0 = _mm256_fmadd_pd(_mm256_loadu_pd(x0 + k + 4), _mm256_loadu_pd(y0 + k + 4), h0);
+        h1 = _mm256_fmadd_pd(_mm256_loadu_pd(x1 + k + 4), _mm256_loadu_pd(y1 + k + 4), h1);
+        h2 = _mm256_fmadd_pd(_mm256_loadu_pd(x2 + k + 4), _mm256_loadu_pd(y2 + k + 4), h2);
+        h3 = _mm256_fmadd_pd(_mm256_loadu_pd(x3 + k + 4), _mm256_loadu_pd(y3 + k + 4), h3);
+    }
+    g0 = oscar__sums_avx2(_mm256_add_pd(g0, h0), _mm256_add_pd(g1, h1), _mm256_add_pd(g2, h2), _mm256_add_pd(g3, h3));
+    _mm256_storeu_pd(product, g0);
+}
+
+/* Four components of a pair of rows; *x and *y are the turned ones, too. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__turn_pair_avx2(const double *c, const double *s, double *to_x, double *to_y,
+                                                     __m256d *x, __m256d *y)
+{
+    __m256d vc = _mm256_broadcast_sd(c), vs = _mm256_broadcast_sd(s), a = _mm256_loadu_pd(to_x);
+    __m256d b = _mm256_loadu_pd(to_y);
+    *x = _mm256_fnmadd_pd(vs, b, _mm256_mul_pd(vc, a));
+    *y = _mm256_fmadd_pd(vs, a, _mm256_mul_pd(vc, b));
+    _mm256_storeu_pd(to_x, *x);
+    _mm256_storeu_pd(to_y, *y);
+}
+
+OSCAR__AVX2 static void oscar__eigh_turn_avx2(size_t width, const double *c, const double *s, double *const *x,
+                                              double *const *y)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++)
+        for (k = 0; k < width; k += 4) {
+            __m256d a, b;
+            oscar__turn_pair_avx2(c + i, s + i, x[i] + k, y[i] + k, &a, &b);
+        }
+}
+
+OSCAR__AVX2 static void oscar__eigh_turn_dots_avx2(size_t width, const double *c, const double *s, double *const *x,
+                                                   double *const *y, double *product)
+{
+    double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m256d g0 = _mm256_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, vx, next_x, vy, first;
+    size_t k;
+    for (k = 0; k < width; k += 4) {
+        oscar__turn_pair_avx2(c, s, x0 + k, y0 + k, &vx, &first);
+        oscar__turn_pair_avx2(c + 1, s + 1, x1 + k, y1 + k, &next_x, &vy);
+        g0 = _mm256_fmadd_pd(vx, vy, g0);
+        oscar__turn_pair_avx2(c + 2, s + 2, x2 + k, y2 + k, &vx, &vy);
+        g1 = _mm256_fmadd_pd(next_x, vy, g1);
+        oscar__turn_pair_avx2(c + 3, s + 3, x3 + k, y3 + k, &next_x, &vy);
+        g2 = _mm256_fmadd_pd(vx, vy, g2);
+        g3 = _mm256_fmadd_pd(next_x, first, g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx2(g0, g1, g2, g3));
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__four_avx2(const double *x, const size_t *at)
+{
+    return _mm256_setr_pd(x[at[0]], x[at[1]], x[at[2]], x[at[3]]);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_four_avx2(__m256d from, double *x, const size_t *at)
+{
+    double four[4];
+    int i;
+    _mm256_storeu_pd(four, from);
+    for (i = 0; i < 4; i++) x[at[i]] = four[i];
+}
+
+/* c and s of the angles, and t, from d = b - a and w = 2g. A common factor 1 / r would
+   cost less, but give c and s a common error, which adds up. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__angles_avx2(__m256d d, __m256d w, __m256d *c, __m256d *s)
+{
+    const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1);
+    __m256d length = _mm256_andnot_pd(minus, d), tiny, h, sum, r;
+    tiny = _mm256_cmp_pd(_mm256_add_pd(length, _mm256_andnot_pd(minus, w)), _mm256_set1_pd(1e-140), _CMP_LT_OQ);
+    r = _mm256_blendv_pd(one, _mm256_set1_pd(1e150), tiny);   /* or squares underflow */
+    length = _mm256_mul_pd(length, r);
+    w = _mm256_mul_pd(_mm256_xor_pd(w, _mm256_and_pd(d, minus)), r);
+    h = _mm256_sqrt_pd(_mm256_fmadd_pd(length, length, _mm256_mul_pd(w, w)));
+    sum = _mm256_add_pd(h, length);
+    r = _mm256_sqrt_pd(_mm256_mul_pd(_mm256_add_pd(h, h), sum));
+    *c = _mm256_div_pd(sum, r);
+    *s = _mm256_div_pd(w, r);
+    return _mm256_div_pd(w, sum);
+}
+
+OSCAR__AVX2 static int oscar__eigh_angles_avx2(oscar__eigh *e, const size_t *p, const size_t *q,
+                                               const double *product, double *cosine, double *sine)
+{
+    const __m256d minus = _mm256_set1_pd(-0.0), one = _mm256_set1_pd(1), g = _mm256_loadu_pd(product);
+    __m256d a = oscar__four_avx2(e->norm, p), b = oscar__four_avx2(e->norm, q);
+    __m256d u = oscar__four_avx2(e->root, p), v = oscar__four_avx2(e->root, q), size = _mm256_andnot_pd(minus, g);
+    __m256d lengths = _mm256_mul_pd(u, v), turn, swap, c, s, t, coarse;
+    turn = _mm256_cmp_pd(size, _mm256_mul_pd(_mm256_set1_pd(e->tolerance), lengths), _CMP_GT_OQ);
+    if (!_mm256_movemask_pd(turn)) return 0;
+    t = oscar__angles_avx2(_mm256_sub_pd(b, a), _mm256_add_pd(g, g), &c, &s);
+    c = _mm256_blendv_pd(one, c, turn);   /* what is not to be turned may be 0 / 0 */
+    s = _mm256_and_pd(s, turn);
+    t = _mm256_and_pd(t, turn);
+    a = _mm256_fnmadd_pd(t, g, a);
+    b = _mm256_fmadd_pd(t, g, b);
+    swap = _mm256_and_pd(turn, _mm256_cmp_pd(a, b, _CMP_NGT_UQ));
+    _mm256_storeu_pd(cosine, _mm256_blendv_pd(c, s, swap));
+    _mm256_storeu_pd(sine, _mm256_blendv_pd(s, _mm256_xor_pd(c, minus), swap));
+    oscar__put_four_avx2(_mm256_blendv_pd(a, b, swap), e->norm, p);
+    oscar__put_four_avx2(_mm256_blendv_pd(b, a, swap), e->norm, q);
+    oscar__put_four_avx2(_mm256_blendv_pd(u, v, swap), e->root, p);
+    oscar__put_four_avx2(_mm256_blendv_pd(v, u, swap), e->root, q);
+    coarse = _mm256_set1_pd(e->coarse);
+    turn = _mm256_or_pd(_mm256_cmp_pd(size, _mm256_mul_pd(coarse, lengths), _CMP_GT_OQ),
+                        _mm256_cmp_pd(_mm256_andnot_pd(minus, t), coarse, _CMP_GT_OQ));
+    return _mm256_movemask_pd(turn) ? 2 : 1;
+}
+
+/* -- dense matrices -- */
+
+/* 4 rows of 8 columns of a tile. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__tile_row_avx2(double a, __m256d b0, __m256d b1, __m256d *s0, __m256d *s1)
+{
+    __m256d factor = _mm256_set1_pd(a);
+    *s0 = _mm256_fmadd_pd(factor, b0, *s0);
+    *s1 = _mm256_fmadd_pd(factor, b1, *s1);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__add_to_avx2(double *out, __m256d x)
+{
+    _mm256_storeu_pd(out, _mm256_add_pd(_mm256_loadu_pd(out), x));
+}
+
+OSCAR__AVX2 static void oscar__part_tile_avx2(size_t count, const double *a, size_t a_stride, const double *b,
+                                              size_t b_stride, double *sum, size_t sum_stride)
+{
+    __m256d s00 = _mm256_setzero_pd(), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+    size_t k;
+    for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
+        __m256d b0 = _mm256_loadu_pd(b), b1 = _mm256_loadu_pd(b + 4);
+        oscar__tile_row_avx2(a[0], b0, b1, &s00, &s01);
+        oscar__tile_row_avx2(a[1], b0, b1, &s10, &s11);
+        oscar__tile_row_avx2(a[2], b0, b1, &s20, &s21);
+        oscar__tile_row_avx2(a[3], b0, b1, &s30, &s31);
+    }
+    oscar__add_to_avx2(sum, s00);
+    oscar__add_to_avx2(sum + 4, s01);
+    oscar__add_to_avx2(sum + sum_stride, s10);
+    oscar__add_to_avx2(sum + sum_stride + 4, s11);
+    oscar__add_to_avx2(sum + 2 * sum_stride, s20);
+    oscar__add_to_avx2(sum + 2 * sum_stride + 4, s21);
+    oscar__add_to_avx2(sum + 3 * sum_stride, s30);
+    oscar__add_to_avx2(sum + 3 * sum_stride + 4, s31);
+}
+
+OSCAR__AVX2 static void oscar__add_tile_avx2(size_t count, const double *a, size_t a_stride, const double *b,
+                                             size_t b_stride, double *sum, size_t sum_stride)
+{
+    int i, j;
+    for (i = 0; i < OSCAR__TILE_ROWS; i += 4)
+        for (j = 0; j < OSCAR__TILE_COLUMNS; j += 8)
+            oscar__part_tile_avx2(count, a + i, a_stride, b + j, b_stride, sum + (size_t)i * sum_stride + j,
+                                  sum_stride);
+}
+
+OSCAR__AVX2 static void oscar__add_row_sum_avx2(size_t width, size_t count, double sign, const double *factors,
+                                            size_t stride, const double *rows, size_t lead, double *out)
+{
+    size_t i = 0, k;
+    for (; i + 16 <= width; i += 16) {
+        const double *row = rows + i;
+        __m256d s0 = _mm256_loadu_pd(out + i), s1 = _mm256_loadu_pd(out + i + 4);
+        __m256d s2 = _mm256_loadu_pd(out + i + 8), s3 = _mm256_loadu_pd(out + i + 12);
+        for (k = 0; k < count; k++, row += lead) {
+            __m256d factor = _mm256_set1_pd(sign * factors[k * stride]);
+            s0 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row), s0);
+            s1 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 4), s1);
+            s2 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 8), s2);
+            s3 = _mm256_fmadd_pd(factor, _mm256_loadu_pd(row + 12), s3);
+        }
+        _mm256_storeu_pd(out + i, s0);
+        _mm256_storeu_pd(out + i + 4, s1);
+        _mm256_storeu_pd(out + i + 8, s2);
+        _mm256_storeu_pd(out + i + 12, s3);
+    }
+    for (; i + 4 <= width; i += 4) {
+        __m256d s0 = _mm256_loadu_pd(out + i);
+        for (k = 0; k < count; k++)
+            s0 = _mm256_fmadd_pd(_mm256_set1_pd(sign * factors[k * stride]), _mm256_loadu_pd(rows + k * lead + i), s0);
+        _mm256_storeu_pd(out + i, s0);
+    }
+    for (; i < width; i++)
+        for (k = 0; k < count; k++) out[i] += sign * factors[k * stride] * rows[k * lead + i];
+}
+
+/* -- calibration: rows -- */
+
+OSCAR__AVX2 static void oscar__widen_avx2(size_t count, const float *x, double *out)
+{
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4) _mm256_storeu_pd(out + i, _mm256_cvtps_pd(_mm_loadu_ps(x + i)));
+    oscar__widen(count - i, x + i, out + i);
+}
+
+OSCAR__AVX2 static void oscar__weigh_copy_avx2(size_t count, double weight, const double *x, double *row,
+                                               double *weighted)
+{
+    __m256d factor = _mm256_set1_pd(weight), one;
+    size_t i;
+    for (i = 0; i < count; i += 4) {
+        one = _mm256_loadu_pd(x + i);
+        _mm256_storeu_pd(row + i, one);
+        _mm256_storeu_pd(weighted + i, _mm256_mul_pd(factor, one));
+    }
+}
+
+OSCAR__AVX2 static void oscar__turn_halves_avx2(size_t count, const double *cosine, const double *sine, const double *x,
+                                                double *out)
+{
+    size_t i;
+    for (i = 0; i + 4 <= count; i += 4) {
+        __m256d c = _mm256_loadu_pd(cosine + i), s = _mm256_loadu_pd(sine + i);
+        __m256d a = _mm256_loadu_pd(x + i), b = _mm256_loadu_pd(x + i + count);
+        _mm256_storeu_pd(out + i, _mm256_fnmadd_pd(b, s, _mm256_mul_pd(a, c)));
+        _mm256_storeu_pd(out + i + count, _mm256_fmadd_pd(b, c, _mm256_mul_pd(a, s)));
+    }
+    for (; i < count; i++) {
+        out[i] = x[i] * cosine[i] - x[i + count] * sine[i];
+        out[i + count] = x[i] * sine[i] + x[i + count] * cosine[i];
+    }
+}
+
+/* 1 / 12!, ... 1 / 1!, 1 */
+static const double oscar__exp_series[13] = {
+    1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
+    1.0 / 24, 1.0 / 6, 0.5, 1, 1
+};
+
+/* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
+OSCAR__INLINE OSCAR__AVX2 __m256d oscar__exp_avx2(__m256d x)
+{
+    const __m256d least = _mm256_set1_pd(-708);
+    __m256d n, sum = _mm256_set1_pd(oscar__exp_series[0]), some = _mm256_cmp_pd(x, least, _CMP_GE_OQ);
+    int i;
+    x = _mm256_max_pd(x, least);
+    n = _mm256_round_pd(_mm256_mul_pd(x, _mm256_set1_pd(1.4426950408889634)),
+                                _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    x = _mm256_fnmadd_pd(n, _mm256_set1_pd(0.693147180369123816490), x);
+    x = _mm256_fnmadd_pd(n, _mm256_set1_pd(1.90821492927058770002e-10), x);
+    for (i = 1; i <= 12; i++) sum = _mm256_fmadd_pd(sum, x, _mm256_set1_pd(oscar__exp_series[i]));
+    n = _mm256_castsi256_pd(_mm256_slli_epi64(
+        _mm256_add_epi64(_mm256_cvtepi32_epi64(_mm256_cvtpd_epi32(n)), _mm256_set1_epi64x(1023)), 52));
+    return _mm256_and_pd(some, _mm256_mul_pd(sum, n));
+}
+
+/* The largest lane, or the sum of all. */
+OSCAR__INLINE OSCAR__AVX2 double oscar__fold_avx2(int greatest, __m256d v)
+{
+    __m128d half = _mm256_castpd256_pd128(v), other = _mm256_extractf128_pd(v, 1);
+    half = greatest ? _mm_max_pd(half, other) : _mm_add_pd(half, other);
+    other = _mm_unpackhi_pd(half, half);
+    return _mm_cvtsd_f64(greatest ? _mm_max_sd(half, other) : _mm_add_sd(half, other));
+}
+
+OSCAR__AVX2 static double oscar__exp_row_avx2(size_t count, double *x)
+{
+    __m256d most = _mm256_set1_pd(-HUGE_VAL), sum = _mm256_setzero_pd(), one;
+    size_t i;
+    for (i = 0; i < count; i += 4) most = _mm256_max_pd(most, _mm256_loadu_pd(x + i));
+    most = _mm256_set1_pd(oscar__fold_avx2(1, most));
+    for (i = 0; i < count; i += 4) {
+        one = oscar__exp_avx2(_mm256_sub_pd(_mm256_loadu_pd(x + i), most));
+        _mm256_storeu_pd(x + i, one);
+        sum = _mm256_add_pd(sum, one);
+    }
+    return oscar__fold_avx2(0, sum);
+}
+
+OSCAR__AVX2 static double oscar__weigh_row_avx2(size_t count, double total, const double *x, double *sum)
+{
+    const __m256d none = _mm256_setzero_pd(), share = _mm256_set1_pd(1 / total);
+    __m256d added = none, p;
+    size_t i;
+    for (i = 0; i < count; i += 4) {
+        p = _mm256_mul_pd(_mm256_loadu_pd(x + i), share);
+        p = _mm256_max_pd(_mm256_fnmadd_pd(p, p, p), none);
+        _mm256_storeu_pd(sum + i, _mm256_add_pd(_mm256_loadu_pd(sum + i), p));
+        added = _mm256_add_pd(added, p);
+    }
+    return oscar__fold_avx2(0, added);
+}
+
+/* -- attention -- */
+
+/* The largest whole number of the limbs. */
+OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
+
+/* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
+#define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
+    switch (((bits) == 4 ? 6 : 0) + ((limbs) == 1 ? 3 : 0) + ((count) < 3 ? (count) - 1 : 2)) { \
+    case 0: f(2, 1, 2, OSCAR__UNPACK arguments); break; \
+    case 1: f(2, 2, 2, OSCAR__UNPACK arguments); break; \
+    case 2: f(2, 4, 2, OSCAR__UNPACK arguments); break; \
+    case 3: f(2, 1, 1, OSCAR__UNPACK arguments); break; \
+    case 4: f(2, 2, 1, OSCAR__UNPACK arguments); break; \
+    case 5: f(2, 4, 1, OSCAR__UNPACK arguments); break; \
+    case 6: f(4, 1, 2, OSCAR__UNPACK arguments); break; \
+    case 7: f(4, 2, 2, OSCAR__UNPACK arguments); break; \
+    case 8: f(4, 4, 2, OSCAR__UNPACK arguments); break; \
+    case 9: f(4, 1, 1, OSCAR__UNPACK arguments); break; \
+    case 10: f(4, 2, 1, OSCAR__UNPACK arguments); break; \
+    default: f(4, 4, 1, OSCAR__UNPACK arguments); break; \
+    }
+#define OSCAR__UNPACK(...) __VA_ARGS__
+
+/* sum += codes . four signed bytes, the same ones for all lanes, in 16 bits: products of two neighbours together, at
+   most 2 * 3 * 128, or 2 * 15 * 128. gcc would take the broadcasts out of loops and keep them on the stack, and
+   change the order of sums so that products wait there, too. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_avx2(__m256i sum, __m256i codes, const signed char *four)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __m256i all;
+    __asm__("vpbroadcastd {%3, %1|%1, %3}\n\tvpmaddubsw {%1, %2, %1|%1, %2, %1}\n\tvpaddw {%1, %0, %0|%0, %0, %1}"
+            : "+x"(sum), "=&x"(all) : "x"(codes), "m"(*(const bytes *)four));
+    return sum;
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, _mm256_set1_epi32(word)));
+#endif
+}
+
+/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__plane_avx2(int count, int limbs, __m256i codes, const signed char *limb,
+                                                 __m256i *sum)
+{
+    sum[0] = oscar__dot_avx2(sum[0], codes, limb);
+    if (limbs > 1) sum[1] = oscar__dot_avx2(sum[1], codes, limb + 16);
+    if (count > 1) sum[2] = oscar__dot_avx2(sum[2], codes, limb + 32);
+    if (count > 1 && limbs > 1) sum[3] = oscar__dot_avx2(sum[3], codes, limb + 48);
+    if (count > 2) sum[4] = oscar__dot_avx2(sum[4], codes, limb + 64);
+    if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx2(sum[5], codes, limb + 80);
+    if (count > 2) sum[6] = oscar__dot_avx2(sum[6], codes, limb + 96);
+    if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx2(sum[7], codes, limb + 112);
+}
+
+/* 8 lanes of 16 codes: half a line of 2 bits at p, or halves of two lines of 4 bits at p and p + second. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__sixteen_avx2(int bits, int count, int limbs, const unsigned char *p,
+                                                   size_t second, const signed char *limb, __m256i *sum)
+{
+    __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
+    __m256i word = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 4, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_loadu_si256((const __m256i *)(const void *)(p + second));
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 8, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 12, sum);
+}
+
+/* How many sixteens a sum of 16 bits holds: 8 of 2 bits (8 * 4 * 768), 2 of 4 bits (2 * 4 * 3840). */
+OSCAR__INLINE int oscar__room_avx2(int bits) { return bits == 2 ? 8 : 2; }
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__zeros_avx2(__m256i *sum)
+{
+    sum[0] = sum[1] = sum[2] = sum[3] = sum[4] = sum[5] = sum[6] = sum[7] = _mm256_setzero_si256();
+}
+
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__wide_avx2(__m256i all, __m256i sum)
+{
+    return _mm256_add_epi32(all, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+}
+
+/* all += sums, which start anew. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__drain_avx2(int count, int limbs, __m256i *sum, __m256i *all)
+{
+    all[0] = oscar__wide_avx2(all[0], sum[0]);
+    if (limbs > 1) all[1] = oscar__wide_avx2(all[1], sum[1]);
+    if (count > 1) all[2] = oscar__wide_avx2(all[2], sum[2]);
+    if (count > 1 && limbs > 1) all[3] = oscar__wide_avx2(all[3], sum[3]);
+    if (count > 2) all[4] = oscar__wide_avx2(all[4], sum[4]);
+    if (count > 2 && limbs > 1) all[5] = oscar__wide_avx2(all[5], sum[5]);
+    if (count > 2) all[6] = oscar__wide_avx2(all[6], sum[6]);
+    if (count > 2 && limbs > 1) all[7] = oscar__wide_avx2(all[7], sum[7]);
+    oscar__zeros_avx2(sum);
+}
+
+/* The sums of a query from its two: exact. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__total_avx2(int limbs, const __m256i *all)
+{
+    return _mm256_cvtepi32_ps(limbs == 1 ? all[0] : _mm256_add_epi32(_mm256_slli_epi32(all[0], 8), all[1]));
+}
+
+/* 8 halves of metadata. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__halves_avx2(const unsigned char *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+/* score += scale (total step + low), or scale total step + minimum low. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__scaled_avx2(__m256 total, float step, float low, __m256 scale, int has_minimum,
+                                                    __m256 minimum, __m256 score)
+{
+    if (!has_minimum)
+        return _mm256_fmadd_ps(_mm256_fmadd_ps(total, _mm256_set1_ps(step), _mm256_set1_ps(low)), scale, score);
+    score = _mm256_fmadd_ps(minimum, _mm256_set1_ps(low), score);
+    return _mm256_fmadd_ps(_mm256_mul_ps(total, _mm256_set1_ps(step)), scale, score);
+}
+
+/* A group: products with its codes, sum by sum. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__group_avx2(int bits, int count, int limbs, int group, const unsigned char *p,
+                                                 ptrdiff_t ahead, const signed char *limb, __m256i *all)
+{
+    __m256i sum[8];
+    int c, end;
+    oscar__zeros_avx2(sum);
+    oscar__zeros_avx2(all);
+    for (c = 0; c < group;) {
+        end = c + 16 * oscar__room_avx2(bits) < group ? c + 16 * oscar__room_avx2(bits) : group;
+        for (; c < end; c += 16, p += 32 * bits, limb += 128) {
+            _mm_prefetch((const char *)p + ahead, _MM_HINT_T0);
+            oscar__sixteen_avx2(bits, count, limbs, p, 64, limb, sum);
+        }
+        oscar__drain_avx2(count, limbs, sum, all);
+    }
+}
+
+/* 8 tokens whose words are at p. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__score8_avx2(int bits, int count, int limbs, const oscar__codes *k,
+                                                  const unsigned char *p, size_t metadata, const signed char *limb,
+                                                  const float *step, const float *low, const float *start, float *score)
+{
+    const unsigned char *scales = k->scale + metadata, *minima = k->minimum ? k->minimum + metadata : NULL;
+    __m256 negative = _mm256_castsi256_ps(
+        _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)scales)));
+    __m256 s[4], minimum = _mm256_setzero_ps();
+    int at, j;
+    for (j = 0; j < 4; j++)
+        s[j] = _mm256_blendv_ps(_mm256_set1_ps(start[j]), _mm256_set1_ps(start[4 + j]), negative);
+    for (at = 0; at < k->dim; at += k->group, step += 4, low += 4, scales += 2 * k->tokens) {
+        __m256i all[8];
+        __m256 scale = oscar__abs_avx2(oscar__halves_avx2(scales));
+        oscar__group_avx2(bits, count, limbs, k->group, p + 2 * bits * at, k->ahead, limb + 8 * at, all);
+        if (minima) { minimum = oscar__halves_avx2(minima); minima += 2 * k->tokens; }
+        s[0] = oscar__scaled_avx2(oscar__total_avx2(limbs, all), step[0], low[0], scale, minima != NULL, minimum, s[0]);
+        if (count > 1)
+            s[1] = oscar__scaled_avx2(oscar__total_avx2(limbs, all + 2), step[1], low[1], scale, minima != NULL,
+                                      minimum, s[1]);
+        if (count > 2)
+            s[2] = oscar__scaled_avx2(oscar__total_avx2(limbs, all + 4), step[2], low[2], scale, minima != NULL,
+                                      minimum, s[2]);
+        if (count > 2)
+            s[3] = oscar__scaled_avx2(oscar__total_avx2(limbs, all + 6), step[3], low[3], scale, minima != NULL,
+                                      minimum, s[3]);
+    }
+    for (j = 0; j < count; j++) _mm256_storeu_ps(score + j * OSCAR__BLOCK, s[j]);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__score_avx2(int bits, int count, int limbs, const oscar__codes *k,
+                                                 const signed char *limb, const float *step, const float *low,
+                                                 const float *start, float *score)
+{
+    size_t tile_bytes = (size_t)(2 * bits * k->dim), t;
+    for (t = 0; t < OSCAR__BLOCK; t += 8)
+        oscar__score8_avx2(bits, count, limbs, k, k->codes + t / 16 * tile_bytes + t % 16 * 4, 2 * t, limb, step, low,
+                           start, score + t);
+}
+
+static OSCAR__AVX2 void oscar__attend_score_avx2(int count, int limbs, const oscar__codes *k, const signed char *limb,
+                                                 const float *step, const float *low, const float *start, float *score)
+{
+    OSCAR__BY_SHAPE(oscar__score_avx2, k->bits, count, limbs, (k, limb, step, low, start, score))
+}
+
+/* Reductions of four vectors at once: result q is the sum, or the largest number, of x[q]. A NaN may get lost in the
+   latter. */
+OSCAR__INLINE OSCAR__AVX2 __m128 oscar__sum4_avx2(const __m256 *x)
+{
+    __m256 a = _mm256_add_ps(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+    __m256 b = _mm256_add_ps(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+    __m256 c = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    return _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
+}
+OSCAR__INLINE OSCAR__AVX2 __m128 oscar__largest4_avx2(const __m256 *x)
+{
+    __m256 a = _mm256_max_ps(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+    __m256 b = _mm256_max_ps(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+    __m256 c = _mm256_max_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    return _mm_max_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
+}
+
+/* 8 whole numbers n -> their limbs: n = 256 high + low, low in -128 .. 127; or n itself. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__split_avx2(int limbs, __m256i n, signed char *limb)
+{
+    __m256i high = n, low = n, bytes;
+    if (limbs > 1) {
+        high = _mm256_srai_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(128)), 8);
+        low = _mm256_sub_epi32(n, _mm256_slli_epi32(high, 8));
+    }
+    bytes = _mm256_packs_epi32(high, low);   /* in each half four of high, four of low */
+    bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(bytes, bytes), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+    _mm_storel_epi64((__m128i *)(void *)limb, _mm256_castsi256_si128(bytes));
+    if (limbs > 1)
+        _mm_storel_epi64((__m128i *)(void *)(limb + 16), _mm_srli_si128(_mm256_castsi256_si128(bytes), 8));
+}
+
+/* Weights of a block and a group as limbs [4 tiles][4 queries][2][16]; step and base of each query, so that the sum
+   over tokens of weight times value is step (limbs . codes) + base. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__blend_limbs_avx2(int count, int limbs, const oscar__codes *v,
+                                                       const unsigned char *scales, const unsigned char *minima,
+                                                       const float *weight, signed char *limb, float *step, float *base)
+{
+    __m256 s[8], x[4][8], most[4], sum[4];
+    __m128 top, some;
+    float inverse[4];
+    int j, t;
+    for (t = 0; t < 8; t++) s[t] = oscar__abs_avx2(oscar__halves_avx2(scales + 16 * t));
+    for (j = 0; j < 4; j++) {
+        const float *row = weight + (j < count ? j : 0) * OSCAR__BLOCK;
+        most[j] = sum[j] = _mm256_setzero_ps();
+        for (t = 0; t < 8; t++) {
+            x[j][t] = _mm256_mul_ps(_mm256_loadu_ps(row + 8 * t), s[t]);
+            most[j] = _mm256_max_ps(most[j], x[j][t]);
+            if (minima)
+                sum[j] = _mm256_fmadd_ps(_mm256_loadu_ps(row + 8 * t), oscar__halves_avx2(minima + 16 * t), sum[j]);
+        }
+    }
+    top = oscar__largest4_avx2(most);
+    some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(step, top);
+    for (j = 0; j < count; j++) {
+        __m256i all = _mm256_setzero_si256();
+        for (t = 0; t < 8; t++) {
+            __m256i n = _mm256_cvtps_epi32(_mm256_mul_ps(x[j][t], _mm256_set1_ps(inverse[j])));
+            all = _mm256_add_epi32(all, n);
+            oscar__split_avx2(limbs, n, limb + 128 * (t / 2) + 32 * j + 8 * (t % 2));
+        }
+        if (!minima) sum[j] = _mm256_cvtepi32_ps(all);
+    }
+    some = oscar__sum4_avx2(sum);
+    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    _mm_storeu_ps(base, some);
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__blend_add_avx2(__m256 total, float step, float base, float *acc)
+{
+    __m256 sum = _mm256_fmadd_ps(total, _mm256_set1_ps(step), _mm256_set1_ps(base));
+    _mm256_storeu_ps(acc, _mm256_add_ps(_mm256_loadu_ps(acc), sum));
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs, const oscar__codes *v,
+                                                 const float *weight, float *acc)
+{
+    size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
+    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
+    signed char limb[4 * 128];
+    float step[4], base[4];
+    int at, c, tile;
+    for (at = 0; at < v->dim; at += v->group) {
+        oscar__blend_limbs_avx2(count, limbs, v, scales, minima, weight, limb, step, base);
+        scales += 2 * v->tokens;
+        if (minima) minima += 2 * v->tokens;
+        for (c = 0; c < v->group; c += 8, p += 32, acc += 8) {
+            __m256i sum[8], all[8];
+            oscar__zeros_avx2(sum);
+            oscar__zeros_avx2(all);
+            for (tile = 0; tile < 4; tile++) {
+                const unsigned char *line = p + (size_t)tile * tile_bytes;
+                _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx2(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+                if (bits == 4 && tile == 1) oscar__drain_avx2(count, limbs, sum, all);
+            }
+            oscar__drain_avx2(count, limbs, sum, all);
+            oscar__blend_add_avx2(oscar__total_avx2(limbs, all), step[0], base[0], acc);
+            if (count > 1) oscar__blend_add_avx2(oscar__total_avx2(limbs, all + 2), step[1], base[1], acc + row);
+            if (count > 2) oscar__blend_add_avx2(oscar__total_avx2(limbs, all + 4), step[2], base[2], acc + 2 * row);
+            if (count > 2) oscar__blend_add_avx2(oscar__total_avx2(limbs, all + 6), step[3], base[3], acc + 3 * row);
+        }
+    }
+}
+
+static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, const oscar__codes *v, const float *weight,
+                                                 float *acc)
+{
+    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, 2, (v, weight, acc))
+}
+
+static OSCAR__AVX2 void oscar__attend_limbs_avx2(int limbs, int dim, int group, int query, const float *x,
+                                                 signed char *limb, float *step, float *sum)
+{
+    const __m256 finite = _mm256_set1_ps(FLT_MAX);
+    int at, c;
+    for (at = 0; at < dim; at += group, step += 4, sum += 4) {
+        __m256 most = _mm256_setzero_ps(), bad = most, share, four[4];
+        __m256i all = _mm256_setzero_si256();
+        float top, unit;
+        for (c = at; c < at + group; c += 8) {
+            __m256 a = oscar__abs_avx2(_mm256_loadu_ps(x + c));
+            bad = _mm256_or_ps(bad, _mm256_cmp_ps(a, finite, _CMP_NLE_UQ));
+            most = _mm256_max_ps(most, a);
+        }
+        four[0] = four[1] = four[2] = four[3] = most;
+        top = _mm256_movemask_ps(bad) ? 0 : _mm_cvtss_f32(oscar__largest4_avx2(four));
+        unit = _mm256_movemask_ps(bad) ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(limbs) : 0;
+        share = _mm256_set1_ps(top > 1e-34f ? oscar__limbs_most(limbs) / top : 0);
+        for (c = at; c < at + group; c += 8) {
+            __m256i n = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + c), share));
+            all = _mm256_add_epi32(all, n);
+            oscar__split_avx2(limbs, n, limb + 8 * (c - c % 16) + 32 * query + c % 16);
+        }
+        four[0] = four[1] = four[2] = four[3] = _mm256_cvtepi32_ps(all);
+        step[query] = unit;
+        sum[query] = unit * _mm_cvtss_f32(oscar__sum4_avx2(four));
+    }
+}
+
+static OSCAR__AVX2 void oscar__attend_mean_avx2(int limbs, int dim, int group, const unsigned char *bytes,
+                                                const signed char *limb, const float *step, float *out)
+{
+    int at, c, j;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    for (at = 0; at < dim; at += group, step += 4)
+        for (j = 0; j < 4; j++) {
+            __m256i high = _mm256_setzero_si256(), low = high;
+            __m256 x[4];
+            float sums[4];
+            for (c = at; c < at + group; c += 16) {
+                const __m128i *l = (const __m128i *)(const void *)(limb + 8 * c + 32 * j);
+                __m256i n = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
+                high = _mm256_add_epi32(high, _mm256_madd_epi16(n, _mm256_cvtepi8_epi16(_mm_loadu_si128(l))));
+                low = _mm256_add_epi32(low, _mm256_madd_epi16(n, _mm256_cvtepi8_epi16(_mm_loadu_si128(l + 1))));
+            }
+            x[0] = x[2] = _mm256_cvtepi32_ps(high);
+            x[1] = x[3] = _mm256_cvtepi32_ps(low);
+            _mm_storeu_ps(sums, oscar__sum4_avx2(x));
+            out[j] += step[j] * (limbs > 1 ? 256 * sums[0] + sums[1] : sums[0]);
+        }
+}
+
+/* 2^x = 2^n p(x - n), n the nearest whole number, p of degree 5 with the least relative error on -0.5 .. 0.5 of those
+   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -125 it is 0. NaN stays NaN. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__exp2_avx2(__m256 x)
+{
+    __m256 some = _mm256_cmp_ps(x, _mm256_set1_ps(-125.0f), _CMP_NLT_UQ);
+    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm256_sub_ps(x, n), p;
+    p = _mm256_fmadd_ps(_mm256_set1_ps(1.326473663e-3f), f, _mm256_set1_ps(9.671516716e-3f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(5.550733581e-2f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(2.402224243e-1f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(6.931470037e-1f));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    n = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
+    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_castps_si256(n)));
+    p = _mm256_blendv_ps(p, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_and_ps(some, p);
+}
+
+/* cap tanh(x / cap); the error is a few 1e-7 of cap. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__cap_avx2(__m256 x, float cap)
+{
+    const __m256 one = _mm256_set1_ps(1);
+    __m256 y = _mm256_div_ps(x, _mm256_set1_ps(cap)), e;
+    y = _mm256_max_ps(_mm256_set1_ps(-10), _mm256_min_ps(_mm256_set1_ps(10), y));   /* in this order NaN stays */
+    e = oscar__exp2_avx2(_mm256_mul_ps(y, _mm256_set1_ps(2 * OSCAR__LOG2E)));
+    return _mm256_mul_ps(_mm256_set1_ps(cap), _mm256_div_ps(_mm256_sub_ps(e, one), _mm256_add_ps(e, one)));
+}
+
+/* Products of a query -> capped logits where there is a cap; -inf where masked. */
+static OSCAR__AVX2 void oscar__logits_avx2(float scale, float cap, int first, int end, float *score)
+{
+    int t;
+    for (t = 0; t < OSCAR__BLOCK; t += 8) {
+        __m256 logit = _mm256_loadu_ps(score + t);
+        __m256i at = _mm256_add_epi32(_mm256_set1_epi32(t), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+        __m256i hidden = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(first), at),
+                                         _mm256_cmpgt_epi32(at, _mm256_set1_epi32(end - 1)));
+        if (cap > 0) logit = oscar__cap_avx2(_mm256_mul_ps(logit, _mm256_set1_ps(scale)), cap);
+        _mm256_storeu_ps(score + t,
+                         _mm256_blendv_ps(logit, _mm256_set1_ps(-HUGE_VALF), _mm256_castsi256_ps(hidden)));
+    }
+}
+
+static OSCAR__AVX2 int oscar__attend_softmax_avx2(int count, float scale, float cap, const int *first, const int *end,
+                                                  float *score, float *top, float *sum, float *factor)
+{
+    float unit = cap > 0 ? OSCAR__LOG2E : scale * OSCAR__LOG2E, base[4];
+    __m256 x[4];
+    __m128 before = _mm_loadu_ps(top), after, same, grown;
+    int j, t;
+    for (j = 0; j < count && (cap > 0 || first); j++)
+        oscar__logits_avx2(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
+    for (j = 0; j < 4; j++) {
+        const float *row = score + (j < count ? j : 0) * OSCAR__BLOCK;
+        x[j] = _mm256_loadu_ps(row);
+        for (t = 8; t < OSCAR__BLOCK; t += 8) x[j] = _mm256_max_ps(x[j], _mm256_loadu_ps(row + t));
+    }
+    after = _mm_max_ps(before, oscar__largest4_avx2(x));
+    same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
+    _mm_storeu_ps(top, after);
+    after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
+    _mm_storeu_ps(base, after);
+    for (j = 0; j < 4; j++) {
+        float *row = score + j * OSCAR__BLOCK;
+        x[j] = _mm256_setzero_ps();
+        for (t = 0; t < OSCAR__BLOCK && j < count; t += 8) {
+            __m256 below = _mm256_sub_ps(_mm256_loadu_ps(row + t), _mm256_set1_ps(base[j]));
+            __m256 weight = oscar__exp2_avx2(_mm256_mul_ps(below, _mm256_set1_ps(unit)));
+            _mm256_storeu_ps(row + t, weight);
+            x[j] = _mm256_add_ps(x[j], weight);
+        }
+    }
+    grown = _mm_mul_ps(_mm_sub_ps(before, after), _mm_set1_ps(unit));
+    grown = _mm256_castps256_ps128(oscar__exp2_avx2(_mm256_castps128_ps256(grown)));
+    grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
+    _mm_storeu_ps(factor, grown);
+    _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx2(x)));
+    return (_mm_movemask_ps(same) & ((1 << count) - 1)) != (1 << count) - 1;
+}
+
+static OSCAR__AVX2 void oscar__attend_rescale_avx2(int count, int dim, const float *factor, float *acc)
+{
+    int j, c;
+    for (j = 0; j < count; j++, acc += dim)
+        for (c = 0; c < dim; c += 8)
+            _mm256_storeu_ps(acc + c, _mm256_mul_ps(_mm256_loadu_ps(acc + c), _mm256_set1_ps(factor[j])));
+}
+
+/* 8 values of a row as floats. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__widen8_avx2(oscar_type type, oscar_type round, const unsigned char *p)
+{
+    __m256 x;
+    if (type == OSCAR_BF16)
+        x = _mm256_castsi256_ps(_mm256_slli_epi32(
+            _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), 16));
+    else if (type == OSCAR_F16) x = oscar__halves_avx2(p);
+    else x = _mm256_loadu_ps((const float *)(const void *)p);
+    if (round == OSCAR_BF16 && type != OSCAR_BF16) {
+        __m256i bits = _mm256_castps_si256(x);
+        __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        bits = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        x = _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000)));
+    }
+    if (round == OSCAR_F16 && type != OSCAR_F16)
+        x = _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return x;
+}
+
+static OSCAR__AVX2 void oscar__attend_widen_avx2(oscar_type type, oscar_type round, int rows, int dim,
+                                                 const unsigned char *x, ptrdiff_t stride, float *out)
+{
+    int r, c, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r++, x += stride, out += dim)
+        for (c = 0; c < dim; c += 8) _mm256_storeu_ps(out + c, oscar__widen8_avx2(type, round, x + c * size));
+}
+
+/* The products of each row with the queries. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
+                                                    const char *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
+    const float *x3 = x + (count > 3 ? 3 * one : 0);
+    int r, c;
+    for (r = 0; r < rows; r++, m += m_stride, out++) {
+        __m256 sum[4];
+        float products[4];
+        sum[0] = sum[1] = sum[2] = sum[3] = _mm256_setzero_ps();
+        for (c = 0; c < dim; c += 8) {
+            __m256 row = _mm256_loadu_ps((const float *)(const void *)(m + (size_t)c * sizeof(float)));
+            sum[0] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x + c), sum[0]);
+            if (count > 1) sum[1] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x1 + c), sum[1]);
+            if (count > 2) sum[2] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x2 + c), sum[2]);
+            if (count > 3) sum[3] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x3 + c), sum[3]);
+        }
+        _mm_storeu_ps(products, oscar__sum4_avx2(sum));
+        out[0] = products[0];
+        if (count > 1) out[to] = products[1];
+        if (count > 2) out[2 * to] = products[2];
+        if (count > 3) out[3 * to] = products[3];
+    }
+}
+
+static OSCAR__AVX2 void oscar__attend_products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
+                                                    const void *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__products_avx2(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__products_avx2(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__products_avx2(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    default: oscar__products_avx2(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+/* out += the sum over rows, for 16 channels; rows in order. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(int count, int rows, const float *weight, size_t one,
+                                                     const char *m, ptrdiff_t m_stride, float *out, size_t to)
+{
+    __m256 sum[4][2];
+    int r, j;
+    for (j = 0; j < count; j++) {
+        sum[j][0] = _mm256_loadu_ps(out + (size_t)j * to);
+        sum[j][1] = _mm256_loadu_ps(out + (size_t)j * to + 8);
+    }
+    for (r = 0; r < rows; r++, m += m_stride, weight++) {
+        __m256 a = _mm256_loadu_ps((const float *)(const void *)m);
+        __m256 b = _mm256_loadu_ps((const float *)(const void *)(m + 32));
+        sum[0][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[0]), sum[0][0]);
+        sum[0][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[0]), sum[0][1]);
+        if (count > 1) sum[1][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[one]), sum[1][0]);
+        if (count > 1) sum[1][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[one]), sum[1][1]);
+        if (count > 2) sum[2][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[2 * one]), sum[2][0]);
+        if (count > 2) sum[2][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[2 * one]), sum[2][1]);
+        if (count > 3) sum[3][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[3 * one]), sum[3][0]);
+        if (count > 3) sum[3][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[3 * one]), sum[3][1]);
+    }
+    for (j = 0; j < count; j++) {
+        _mm256_storeu_ps(out + (size_t)j * to, sum[j][0]);
+        _mm256_storeu_ps(out + (size_t)j * to + 8, sum[j][1]);
+    }
+}
+
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine_avx2(int count, int rows, int dim, const float *weight,
+                                                   ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+                                                   float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    int c;
+    for (c = 0; c < dim; c += 16)
+        oscar__combine16_avx2(count, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+}
+
+static OSCAR__AVX2 void oscar__attend_combine_avx2(int count, int rows, int dim, const float *weight,
+                                                   ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
+                                                   float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__combine_avx2(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__combine_avx2(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__combine_avx2(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    default: oscar__combine_avx2(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+static const oscar__attend_kernels oscar__attend_avx2 = {
+    oscar__attend_widen_avx2, oscar__attend_products_avx2, oscar__attend_combine_avx2, oscar__attend_limbs_avx2,
+    oscar__attend_mean_avx2, oscar__attend_score_avx2, oscar__attend_softmax_avx2, oscar__attend_rescale_avx2,
+    oscar__attend_blend_avx2
+};
+
+#endif /* OSCAR__HAS_AVX2 */
+
+/* == 3.18 KERNELS: AVX-512 == */
+#if defined(OSCAR__HAS_AVX512)
+
+/* gcc's headers start some operations from a vector that is not set, and warn of it where they are inlined. */
+#if defined(__GNUC__) && !defined(__clang__)
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wuninitialized"
+#  pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#  pragma GCC diagnostic ignored "-Wsign-conversion"   /* of its macros at -O0 */
+#endif
+
+/* -- rows: numbers, transforms (3.3, 3.5) -- */
+
+#define OSCAR__ALL_avx512 0xffffu
+
+/* Masks of lanes: a compare, both, either, a choice, one more where it holds, and as bits. */
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__less_avx512(__m512 a, __m512 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__at_least_avx512(__m512 a, __m512 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__above_avx512(__m512i a, __m512i b) { return _mm512_cmpgt_epi32_mask(a,
+                                                                                                                 b); }
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__both_avx512(__mmask16 a, __mmask16 b) { return (__mmask16)(a & b); }
+
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__either_avx512(__mmask16 a, __mmask16 b) { return (__mmask16)(a | b); }
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__pick_avx512(__mmask16 mask, __m512 yes, __m512 no)
+{
+    return _mm512_mask_blend_ps(mask, no, yes);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__pick_int_avx512(__mmask16 mask, __m512i yes, __m512i no)
+{
+    return _mm512_mask_blend_epi32(mask, no, yes);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__add_if_avx512(__m512i x, __mmask16 mask)
+{
+    return _mm512_mask_add_epi32(x, mask, x, _mm512_set1_epi32(1));
+}
+
+OSCAR__INLINE OSCAR__AVX512 unsigned oscar__bits_avx512(__mmask16 mask) { return (unsigned)mask; }
+
+/* 1.5 where the mask holds, else 0.5. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__level2_avx512(__mmask16 mask)
+{
+    return _mm512_mask_blend_ps(mask, _mm512_set1_ps(0.5f), _mm512_set1_ps(1.5f));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__floor_avx512(__m512 x) { return _mm512_roundscale_ps(x, 0x09); }
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_codes_avx512(unsigned char *p, __m512i codes)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(codes));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__get_codes_avx512(const unsigned char *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__round_f16_avx512(__m512 x)
+{
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(x, 0));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen_f16_avx512(const unsigned char *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen_bf16_avx512(const unsigned char *p)
+{
+    __m512i halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_f16_avx512(unsigned char *p, __m512 x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(x, 0));
+}
+
+/* x: rounded. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_bf16_avx512(unsigned char *p, __m512 x)
+{
+    __m512i halves = _mm512_srli_epi32(_mm512_castps_si512(x), 16);
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(halves));
+}
+
+/* Four channels of every fourth row. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__part_rows_avx512(const float *const *rows, int c)
+{
+    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(rows[0] + c));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[4] + c), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[8] + c), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps(rows[12] + c), 3);
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__abs_avx512(__m512 x)
+{
+    return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff)));
+}
+
+/* Lanes that are finite. */
+OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__finite_lanes_avx512(__m512 x)
+{
+    return oscar__at_least_avx512(_mm512_set1_ps(FLT_MAX), oscar__abs_avx512(x));
+}
+
+/* n: a multiple of 16. */
+static OSCAR__AVX512 int oscar__finite_avx512(const float *x, size_t n)
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    __m512i top = _mm512_setzero_si512();
+    size_t i;
+    for (i = 0; i < n; i += 16)
+        top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + i)), magnitude));
+    return !oscar__bits_avx512(oscar__above_avx512(top, _mm512_set1_epi32(0x7f7fffff)));
+}
+
+/* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__round_bf16_avx512(__m512 x)
+{
+    __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = oscar__above_avx512(_mm512_castps_si512(oscar__abs_avx512(x)), _mm512_set1_epi32(0x7f800000));
+    rounded = oscar__pick_int_avx512(nan, _mm512_or_si512(u, _mm512_set1_epi32(0x400000)), rounded);
+    return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-0x10000)));
+}
+
+static OSCAR__AVX512 void oscar__load_avx512(oscar_type type, const void *in, size_t n, float *out)
+{
+    const unsigned char *p = (const unsigned char *)in;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *out);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__widen_bf16_avx512(p + 2 * i));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__widen_f16_avx512(p + 2 * i));
+}
+
+static OSCAR__AVX512 void oscar__load_rounded_avx512(oscar_type type, const void *in, oscar_type to, size_t n,
+                                                     float *out)
+{
+    const float *x = (const float *)in;
+    size_t i;
+    if (oscar__type_size(to) == 4 || type == to) { oscar__load_avx512(type, in, n, out); return; }
+    if (oscar__type_size(type) == 2) { oscar__load_avx512(type, in, n, out); x = out; }
+    if (to == OSCAR_BF16)
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__round_bf16_avx512(_mm512_loadu_ps(x + i)));
+    else
+        for (i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, oscar__round_f16_avx512(_mm512_loadu_ps(x + i)));
+}
+
+static OSCAR__AVX512 void oscar__store_avx512(oscar_type type, const float *in, size_t n, void *out)
+{
+    unsigned char *p = (unsigned char *)out;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *in);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 16) oscar__put_bf16_avx512(p + 2 * i,
+                                                           oscar__round_bf16_avx512(_mm512_loadu_ps(in + i)));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 16) oscar__put_f16_avx512(p + 2 * i, _mm512_loadu_ps(in + i));
+}
+
+static OSCAR__AVX512 void oscar__centre_avx512(int dim, const float *x, const float *mean, float *out)
+{
+    int i;
+    for (i = 0; i < dim; i += 16) _mm512_storeu_ps(out + i, _mm512_sub_ps(_mm512_loadu_ps(x + i),
+                                                                          _mm512_loadu_ps(mean + i)));
+}
+
+/* S(x, y) of one row. */
+static OSCAR__AVX512 float oscar__sum_products_avx512(int n, const float *x, const float *y)
+{
+    __m512 p = _mm512_setzero_ps();
+    __m256 p8;
+    __m128 p4;
+    int i;
+    for (i = 0; i < n; i += 16) p = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), _mm512_loadu_ps(y + i), p);
+    p8 = _mm256_add_ps(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
+    p4 = _mm_add_ps(_mm256_castps256_ps128(p8), _mm256_extractf128_ps(p8, 1));
+    p4 = _mm_add_ps(p4, _mm_movehl_ps(p4, p4));
+    return _mm_cvtss_f32(_mm_add_ss(p4, _mm_shuffle_ps(p4, p4, 0x55)));
+}
+
+/* (a, b) -> (a + b, a - b) */
+#define OSCAR__PAIR(a, b) do { __m512 pair_ = a; a = _mm512_add_ps(pair_, b); b = _mm512_sub_ps(pair_, b); } while (0)
+#define OSCAR__PAIRS4(a, b, c, d) do { \
+    OSCAR__PAIR(a, b); OSCAR__PAIR(c, d); OSCAR__PAIR(a, c); OSCAR__PAIR(b, d); } while (0)
+
+/* The strides inside a vector. (a, b) -> (a + b, a - b) is one fma by +-1, which does not round twice. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__fwht_vector_avx512(__m512 x)
+{
+    const __m512 s1 = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
+    const __m512 s2 = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
+    const __m512 s4 = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
+    const __m512 s8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
+    x = _mm512_fmadd_ps(x, s1, _mm512_shuffle_ps(x, x, 0xb1));
+    x = _mm512_fmadd_ps(x, s2, _mm512_shuffle_ps(x, x, 0x4e));
+    x = _mm512_fmadd_ps(x, s4, _mm512_shuffle_f32x4(x, x, 0xb1));
+    x = _mm512_fmadd_ps(x, s8, _mm512_shuffle_f32x4(x, x, 0x4e));
+    return x;
+}
+
+/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them. count is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_near_avx512(int count, float *x, __m512 scale)
+{
+    __m512 a, b, c, d, e, f, g, h;
+    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx512(_mm512_loadu_ps(x));
+    if (count > 1) b = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 16));
+    if (count > 2) {
+        c = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 2 * 16));
+        d = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 3 * 16));
+    }
+    if (count > 4) {
+        e = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 4 * 16));
+        f = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 5 * 16));
+        g = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 6 * 16));
+        h = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 7 * 16));
+    }
+    if (count == 2) OSCAR__PAIR(a, b);
+    if (count > 2) OSCAR__PAIRS4(a, b, c, d);
+    if (count > 4) {
+        OSCAR__PAIRS4(e, f, g, h);
+        OSCAR__PAIR(a, e); OSCAR__PAIR(b, f); OSCAR__PAIR(c, g); OSCAR__PAIR(d, h);
+    }
+    _mm512_storeu_ps(x, _mm512_mul_ps(a, scale));
+    if (count > 1) _mm512_storeu_ps(x + 16, _mm512_mul_ps(b, scale));
+    if (count > 2) {
+        _mm512_storeu_ps(x + 2 * 16, _mm512_mul_ps(c, scale));
+        _mm512_storeu_ps(x + 3 * 16, _mm512_mul_ps(d, scale));
+    }
+    if (count > 4) {
+        _mm512_storeu_ps(x + 4 * 16, _mm512_mul_ps(e, scale));
+        _mm512_storeu_ps(x + 5 * 16, _mm512_mul_ps(f, scale));
+        _mm512_storeu_ps(x + 6 * 16, _mm512_mul_ps(g, scale));
+        _mm512_storeu_ps(x + 7 * 16, _mm512_mul_ps(h, scale));
+    }
+}
+
+/* The two strides `stride` and 2 stride of a block, or (two = 0) one. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_far_avx512(int two, int stride, float *x, __m512 scale)
+{
+    int i;
+    for (i = 0; i < stride; i += 16) {
+        float *p = x + i;
+        __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + stride), c = a, d = b;
+        if (two) {
+            c = _mm512_loadu_ps(p + 2 * stride);
+            d = _mm512_loadu_ps(p + 3 * stride);
+            OSCAR__PAIRS4(a, b, c, d);
+            _mm512_storeu_ps(p + 2 * stride, _mm512_mul_ps(c, scale));
+            _mm512_storeu_ps(p + 3 * stride, _mm512_mul_ps(d, scale));
+        } else OSCAR__PAIR(a, b);
+        _mm512_storeu_ps(p, _mm512_mul_ps(a, scale));
+        _mm512_storeu_ps(p + stride, _mm512_mul_ps(b, scale));
+    }
+}
+
+/* A block of more than 8 vectors: 8 at a time, then one stride if their number is odd, then two at a time. Only the
+   last pass scales; a product with 1 is exact. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_block_avx512(int block, float *x, __m512 scale)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    int stride = 8 * 16, left = 0, i;
+    for (i = stride; i < block; i *= 2) left++;
+    for (i = 0; i < block; i += stride) oscar__fwht_near_avx512(8, x + i, one);
+    if (left % 2) {
+        for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx512(0, stride, x + i, left == 1 ? scale : one);
+        stride *= 2;
+    }
+    for (; stride < block; stride *= 4)
+        for (i = 0; i < block; i += 4 * stride)
+            oscar__fwht_far_avx512(1, stride, x + i, 4 * stride == block ? scale : one);
+}
+
+/* Blocks of less than a vector are left to the scalar code. */
+static OSCAR__AVX512 void oscar__fwht_scaled_avx512(int n, float factor, float *x)
+{
+    const __m512 scale = _mm512_set1_ps(factor);
+    int block = oscar__pow2_divisor(n), i;
+    for (i = 0; i < n; i += block) {
+        if (block == 16) oscar__fwht_near_avx512(1, x + i, scale);
+        else if (block == 2 * 16) oscar__fwht_near_avx512(2, x + i, scale);
+        else if (block == 4 * 16) oscar__fwht_near_avx512(4, x + i, scale);
+        else if (block == 8 * 16) oscar__fwht_near_avx512(8, x + i, scale);
+        else oscar__fwht_block_avx512(block, x + i, scale);
+    }
+}
+
+static OSCAR__AVX512 void oscar__fwht_avx512(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 16) oscar__fwht_row(n, x);
+    else oscar__fwht_scaled_avx512(n, oscar__fwht_scale(n), x);
+}
+
+static OSCAR__AVX512 void oscar__butterfly_avx512(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 16) oscar__butterfly(n, x);
+    else oscar__fwht_scaled_avx512(n, 1.0f, x);
+}
+
+#undef OSCAR__PAIR
+#undef OSCAR__PAIRS4
+
+/* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
+   d are the rows. long: written out, so that the sums stay in registers. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__rotate_panel_avx512(int width, int n, const float *m, const float *const *x,
+                                                            float *const *out)
+{
+    const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0;
+    __m512 b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    __m512 c0 = a0, c1 = a0, c2 = a0, c3 = a0;
+    __m512 d0 = a0, d1 = a0, d2 = a0, d3 = a0;
+    int i;
+    for (i = 0; i < n; i++, m += n) {
+        const __m512 s0 = _mm512_set1_ps(x0[i]);
+        const __m512 s1 = _mm512_set1_ps(x1[i]);
+        const __m512 s2 = _mm512_set1_ps(x2[i]);
+        const __m512 s3 = _mm512_set1_ps(x3[i]);
+        {
+            const __m512 w = _mm512_loadu_ps(m + 0);
+            a0 = _mm512_fmadd_ps(s0, w, a0);
+            b0 = _mm512_fmadd_ps(s1, w, b0);
+            c0 = _mm512_fmadd_ps(s2, w, c0);
+            d0 = _mm512_fmadd_ps(s3, w, d0);
+        }
+        if (width > 1) {
+            const __m512 w = _mm512_loadu_ps(m + 16);
+            a1 = _mm512_fmadd_ps(s0, w, a1);
+            b1 = _mm512_fmadd_ps(s1, w, b1);
+            c1 = _mm512_fmadd_ps(s2, w, c1);
+            d1 = _mm512_fmadd_ps(s3, w, d1);
+        }
+        if (width > 2) {
+            const __m512 w = _mm512_loadu_ps(m + 32);
+            a2 = _mm512_fmadd_ps(s0, w, a2);
+            b2 = _mm512_fmadd_ps(s1, w, b2);
+            c2 = _mm512_fmadd_ps(s2, w, c2);
+            d2 = _mm512_fmadd_ps(s3, w, d2);
+        }
+        if (width > 3) {
+            const __m512 w = _mm512_loadu_ps(m + 48);
+            a3 = _mm512_fmadd_ps(s0, w, a3);
+            b3 = _mm512_fmadd_ps(s1, w, b3);
+            c3 = _mm512_fmadd_ps(s2, w, c3);
+            d3 = _mm512_fmadd_ps(s3, w, d3);
+        }
+    }
+    _mm512_storeu_ps(out[0], a0);
+    _mm512_storeu_ps(out[1], b0);
+    _mm512_storeu_ps(out[2], c0);
+    _mm512_storeu_ps(out[3], d0);
+    if (width > 1) {
+        _mm512_storeu_ps(out[0] + 16, a1);
+        _mm512_storeu_ps(out[1] + 16, b1);
+        _mm512_storeu_ps(out[2] + 16, c1);
+        _mm512_storeu_ps(out[3] + 16, d1);
+    }
+    if (width > 2) {
+        _mm512_storeu_ps(out[0] + 32, a2);
+        _mm512_storeu_ps(out[1] + 32, b2);
+        _mm512_storeu_ps(out[2] + 32, c2);
+        _mm512_storeu_ps(out[3] + 32, d2);
+    }
+    if (width > 3) {
+        _mm512_storeu_ps(out[0] + 48, a3);
+        _mm512_storeu_ps(out[1] + 48, b3);
+        _mm512_storeu_ps(out[2] + 48, c3);
+        _mm512_storeu_ps(out[3] + 48, d3);
+    }
+}
+
+/* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
+   missing ones. */
+static OSCAR__AVX512 void oscar__rotate_avx512(int n, int rows, const float *m, const float *x, float *out)
+{
+    const size_t row = (size_t)n;
+    int j = 0, r, k, i, width;
+    for (; j + 16 <= n; j += width * 16) {
+        width = j + 64 <= n ? 4 : j + 32 <= n ? 2 : 1;
+        for (r = 0; r < rows; r += 4) {
+            const float *from[4];
+            float *to[4];
+            for (k = 0; k < 4; k++) {
+                size_t at = row * (size_t)(r + k < rows ? r + k : rows - 1);
+                from[k] = x + at;
+                to[k] = out + at + j;
+            }
+            if (width == 4) oscar__rotate_panel_avx512(4, n, m + j, from, to);
+            else if (width == 2) oscar__rotate_panel_avx512(2, n, m + j, from, to);
+            else oscar__rotate_panel_avx512(1, n, m + j, from, to);
+        }
+    }
+    for (; j < n; j++)   /* less than a vector is left */
+        for (r = 0; r < rows; r++) {
+            float sum = 0.0f;
+            for (i = 0; i < n; i++) sum = fmaf(x[row * (size_t)r + (size_t)i], m[row * (size_t)i + (size_t)j], sum);
+            out[row * (size_t)r + (size_t)j] = sum;
+        }
+}
+
+/* -- rows: page mean (3.12) -- */
+
+/* z_j: one chain over the tokens. dim: a multiple of 16. */
+static OSCAR__AVX512 void oscar__mean_sum_avx512(int tokens, int dim, const float *x, float *z)
+{
+    const __m512 share = _mm512_set1_ps((float)(1.0 / tokens));
+    const size_t row = (size_t)dim;
+    int t, j;
+    for (j = 0; j + 4 * 16 <= dim; j += 4 * 16) {
+        const float *p = x + j;
+        __m512 a = _mm512_setzero_ps(), b = a, c = a, d = a;
+        for (t = 0; t < tokens; t++, p += row) {
+            a = _mm512_fmadd_ps(_mm512_loadu_ps(p), share, a);
+            b = _mm512_fmadd_ps(_mm512_loadu_ps(p + 16), share, b);
+            c = _mm512_fmadd_ps(_mm512_loadu_ps(p + 2 * 16), share, c);
+            d = _mm512_fmadd_ps(_mm512_loadu_ps(p + 3 * 16), share, d);
+        }
+        _mm512_storeu_ps(z + j, a);
+        _mm512_storeu_ps(z + j + 16, b);
+        _mm512_storeu_ps(z + j + 2 * 16, c);
+        _mm512_storeu_ps(z + j + 3 * 16, d);
+    }
+    for (; j < dim; j += 16) {
+        const float *p = x + j;
+        __m512 a = _mm512_setzero_ps();
+        for (t = 0; t < tokens; t++, p += row) a = _mm512_fmadd_ps(_mm512_loadu_ps(p), share, a);
+        _mm512_storeu_ps(z + j, a);
+    }
+}
+
+static OSCAR__AVX512 void oscar__mean_levels_avx512(int dim, const float *z, float s, float *n, unsigned char *bytes)
+{
+    const __m512 top = _mm512_set1_ps(127.5f), bottom = _mm512_set1_ps(-127.5f), half = _mm512_set1_ps(0.5f);
+    int j;
+    for (j = 0; j < dim; j += 16) {
+        __m512 level = half;
+        if (s > 0) level = _mm512_add_ps(oscar__floor_avx512(_mm512_div_ps(_mm512_loadu_ps(z + j), _mm512_set1_ps(s))),
+                                         half);
+        level = _mm512_min_ps(top, _mm512_max_ps(bottom, level));
+        _mm512_storeu_ps(n + j, level);
+        oscar__put_codes_avx512(bytes + j, _mm512_cvttps_epi32(_mm512_add_ps(level, top)));
+    }
+}
+
+/* -- tiles: rows side by side in the lanes of vectors, [channel][16 rows] (3.11) -- */
+
+/* Every step is that of the scalar code for one row, for 16 rows at a time. x is always [channels][16], from the lane
+   on where the 16 rows start. */
+
+/* Four channels of 16 rows, from rows [16][dim]. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(const float *const *rows, int c, float *out)
+{
+    __m512 a = oscar__part_rows_avx512(rows, c), b = oscar__part_rows_avx512(rows + 1, c);
+    __m512 d = oscar__part_rows_avx512(rows + 2, c), e = oscar__part_rows_avx512(rows + 3, c);
+    __m512 t0 = _mm512_unpacklo_ps(a, b), t1 = _mm512_unpackhi_ps(a, b);
+    __m512 t2 = _mm512_unpacklo_ps(d, e), t3 = _mm512_unpackhi_ps(d, e);
+    _mm512_storeu_ps(out, _mm512_shuffle_ps(t0, t2, 0x44));
+    _mm512_storeu_ps(out + OSCAR__TILE, _mm512_shuffle_ps(t0, t2, 0xee));
+    _mm512_storeu_ps(out + 2 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0x44));
+    _mm512_storeu_ps(out + 3 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0xee));
+}
+
+/* 16 rows from `first` on; the last of all `count` rows stands in for those after it. */
+static OSCAR__AVX512 void oscar__to_lanes_avx512(int dim, int first, int count, const float *rows, float *x)
+{
+    const float *row[16];
+    int c, t;
+    for (t = 0; t < 16; t++)
+        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
+    for (c = 0; c < dim; c += 4) oscar__turn_four_avx512(row, c, x + c * OSCAR__TILE);
+}
+
+/* The end of S: the tree over 16 chains. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__tree_avx512(__m512 *chain)
+{
+    int l, step;
+    for (step = OSCAR__LANES / 2; step; step /= 2)
+        for (l = 0; l < step; l++) chain[l] = _mm512_add_ps(chain[l], chain[l + step]);
+    return chain[0];
+}
+
+static OSCAR__AVX512 __m512 oscar__lane_sum_avx512(int n, const float *x, const float *y)
+{
+    __m512 chain[OSCAR__LANES];
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l += 4) {
+        __m512 p0 = _mm512_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        for (c = l * OSCAR__TILE; c < n * OSCAR__TILE; c += OSCAR__LANES * OSCAR__TILE) {
+            const float *a = x + c, *b = y + c;
+            p0 = _mm512_fmadd_ps(_mm512_loadu_ps(a), _mm512_loadu_ps(b), p0);
+            p1 = _mm512_fmadd_ps(_mm512_loadu_ps(a + OSCAR__TILE), _mm512_loadu_ps(b + OSCAR__TILE), p1);
+            p2 = _mm512_fmadd_ps(_mm512_loadu_ps(a + 2 * OSCAR__TILE), _mm512_loadu_ps(b + 2 * OSCAR__TILE), p2);
+            p3 = _mm512_fmadd_ps(_mm512_loadu_ps(a + 3 * OSCAR__TILE), _mm512_loadu_ps(b + 3 * OSCAR__TILE), p3);
+        }
+        chain[l] = p0;
+        chain[l + 1] = p1;
+        chain[l + 2] = p2;
+        chain[l + 3] = p3;
+    }
+    return oscar__tree_avx512(chain);
+}
+
+/* Subtracts the page mean from the rows that it makes shorter. lane: of the tile, of the first row. */
+static OSCAR__AVX512 void oscar__subtract_mean_avx512(const oscar__encoder *e, oscar__tile *tile, int lane, float *x)
+{
+    const __m512 s = _mm512_set1_ps(e->mean_scale);
+    __m512 chain_x[OSCAR__LANES], chain_y[OSCAR__LANES], xx, yy;
+    __mmask16 shorter;
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m512 px = _mm512_setzero_ps(), py = px;
+        for (c = l; c < e->dim; c += OSCAR__LANES) {
+            __m512 one = _mm512_loadu_ps(x + c * OSCAR__TILE), y = _mm512_fnmadd_ps(_mm512_set1_ps(e->mean[c]), s, one);
+            px = _mm512_fmadd_ps(one, one, px);
+            py = _mm512_fmadd_ps(y, y, py);
+        }
+        chain_x[l] = px;
+        chain_y[l] = py;
+    }
+    xx = oscar__tree_avx512(chain_x);
+    yy = oscar__tree_avx512(chain_y);
+    shorter = oscar__less_avx512(yy, xx);
+    tile->kept |= (~oscar__bits_avx512(shorter) & OSCAR__ALL_avx512) << lane;
+    if (e->overflow == OSCAR__REFUSE) {
+        tile->bad |= (~oscar__bits_avx512(oscar__finite_lanes_avx512(xx)) & OSCAR__ALL_avx512) << lane;
+        tile->bad |= (~oscar__bits_avx512(oscar__finite_lanes_avx512(yy)) & OSCAR__ALL_avx512) << lane;
+    }
+    for (c = 0; c < e->dim; c++) {
+        __m512 one = _mm512_loadu_ps(x + c * OSCAR__TILE), y = _mm512_fnmadd_ps(_mm512_set1_ps(e->mean[c]), s, one);
+        _mm512_storeu_ps(x + c * OSCAR__TILE, oscar__pick_avx512(shorter, y, one));
+    }
+}
+
+/* Rounds scales or minima to the metadata type. Lanes that overflow are returned and saturated. */
+static OSCAR__AVX512 __mmask16 oscar__metadata_round_avx512(oscar_type type, __m512 *x)
+{
+    const __m512 zero = _mm512_setzero_ps(), limit = _mm512_set1_ps(type == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __m512 rounded = type == OSCAR_F32 ? *x : oscar__round_f16_avx512(*x), capped;
+    __mmask16 fits = oscar__at_least_avx512(limit, oscar__abs_avx512(rounded));
+    capped = oscar__pick_avx512(oscar__less_avx512(zero, rounded), limit, zero);
+    capped = oscar__pick_avx512(oscar__less_avx512(rounded, zero), _mm512_sub_ps(zero, limit), capped);
+    *x = oscar__pick_avx512(fits, rounded, capped);
+    return fits;
+}
+
+/* Rounds row_count numbers of a tile's metadata. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__metadata_lanes_avx512(const oscar__encoder *e, oscar__tile *tile, int lane,
+                                                                __m512 x)
+{
+    __mmask16 fits = oscar__metadata_round_avx512(e->codec->metadata, &x);
+    if (e->overflow == OSCAR__REFUSE) tile->bad |= (~oscar__bits_avx512(fits) & OSCAR__ALL_avx512) << lane;
+    return x;
+}
+
+/* How many of dim magnitudes are above `middle`. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__count_above_avx512(int dim, const float *magnitude, __m512i middle)
+{
+    __m512i a = _mm512_setzero_si512(), b = a;
+    int c;
+    for (c = 0; c < dim; c += 2) {
+        const float *p = magnitude + c * OSCAR__TILE;
+        a = oscar__add_if_avx512(a, oscar__above_avx512(_mm512_castps_si512(_mm512_loadu_ps(p)), middle));
+        b = oscar__add_if_avx512(b, oscar__above_avx512(_mm512_castps_si512(_mm512_loadu_ps(p + OSCAR__TILE)), middle));
+    }
+    return _mm512_add_epi32(a, b);
+}
+
+/* The magnitude of a rank in each row, by bisection on its bits. It starts at a guess and moves away from it in steps
+   that double, and it ends early where a bound has just rank + 1 magnitudes below: the largest of them is it. */
+static OSCAR__AVX512 __m512 oscar__rank_avx512(int dim, int rank, const float *magnitude, __m512i guess)
+{
+    const __m512i one = _mm512_set1_epi32(1), above_rank = _mm512_set1_epi32(dim - rank - 1);
+    __m512i low = _mm512_setzero_si512(), high = _mm512_set1_epi32(0x7f800000), step = _mm512_set1_epi32(1 << 19);
+    __m512i middle = guess, found = low;
+    int c;
+    while (oscar__bits_avx512(oscar__above_avx512(high, low))) {
+        __m512i above = oscar__count_above_avx512(dim, magnitude, middle), centre;
+        __mmask16 too_low = oscar__above_avx512(above, above_rank), near_enough = oscar__above_avx512(above_rank,
+                                                                                                      above);
+        high = oscar__pick_int_avx512(too_low, high, middle);
+        low = oscar__pick_int_avx512(too_low, _mm512_add_epi32(middle, one),
+                                 oscar__pick_int_avx512(near_enough, low, middle));
+        centre = _mm512_add_epi32(low, _mm512_srli_epi32(_mm512_sub_epi32(high, low), 1));
+        middle = oscar__pick_int_avx512(too_low, _mm512_min_epu32(centre, _mm512_add_epi32(low, step)),
+                                    _mm512_max_epi32(centre, _mm512_sub_epi32(high, step)));
+        step = _mm512_min_epu32(_mm512_add_epi32(step, step), _mm512_set1_epi32(1 << 30));
+    }
+    for (c = 0; c < dim; c++) {
+        __m512i one_magnitude = _mm512_castps_si512(_mm512_loadu_ps(magnitude + c * OSCAR__TILE));
+        __mmask16 above = oscar__above_avx512(one_magnitude, low);
+        found = oscar__pick_int_avx512(above, found, _mm512_max_epi32(found, one_magnitude));
+    }
+    return _mm512_castsi512_ps(found);
+}
+
+/* CLIP: clamps rows to the magnitude of a rank. guess: about where it is, and then where it was. */
+static OSCAR__AVX512 void oscar__clamp_avx512(int dim, int rank, float *x, float *magnitude, __m512i *guess)
+{
+    __m512 tau, minus;
+    int c;
+    for (c = 0; c < dim; c++)
+        _mm512_storeu_ps(magnitude + c * OSCAR__TILE, oscar__abs_avx512(_mm512_loadu_ps(x + c * OSCAR__TILE)));
+    tau = oscar__rank_avx512(dim, rank, magnitude, *guess);
+    minus = _mm512_sub_ps(_mm512_setzero_ps(), tau);
+    for (c = 0; c < dim; c++) {
+        __m512 one = _mm512_min_ps(tau, _mm512_loadu_ps(x + c * OSCAR__TILE));
+        _mm512_storeu_ps(x + c * OSCAR__TILE, _mm512_max_ps(minus, one));
+    }
+    *guess = _mm512_castps_si512(tau);
+}
+
+/* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo,
+                                                          unsigned char *codes)
+{
+    const __mmask16 positive = oscar__less_avx512(_mm512_setzero_ps(), s);
+    const __m512i none = _mm512_setzero_si512();
+    const __m512 half = _mm512_set1_ps(0.5f), divisor = oscar__pick_avx512(positive, s, half);
+    const __m512 t0 = _mm512_mul_ps(half, s), t1 = _mm512_mul_ps(_mm512_set1_ps(1.5f), s);
+    const __m512 t2 = _mm512_mul_ps(_mm512_set1_ps(2.5f), s);
+    int c;
+    for (c = 0; c < n; c++) {
+        __m512 y = _mm512_sub_ps(_mm512_loadu_ps(x + c * OSCAR__TILE), lo);
+        __m512i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx512(none, oscar__at_least_avx512(y, t0));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(y, t1));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(y, t2));
+        } else {
+            __m512 level = _mm512_add_ps(_mm512_div_ps(y, divisor), half);
+            level = _mm512_min_ps(_mm512_set1_ps(15.0f), _mm512_max_ps(level, _mm512_setzero_ps()));
+            code = _mm512_cvttps_epi32(level);
+        }
+        oscar__put_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(positive, code, none));
+    }
+}
+
+/* CLIP, one group of n channels of clamped rows. Minimum and maximum may be a zero of either sign until 0 is added. */
+static OSCAR__AVX512 void oscar__fit_clip_avx512(const oscar__encoder *e, oscar__tile *tile, int lane, int g,
+                                                 const float *x)
+{
+    const __m512 zero = _mm512_setzero_ps();
+    int n = e->codec->group, c, at = g * OSCAR__TILE + lane;
+    __m512 lo = _mm512_loadu_ps(x), hi = lo, lo2 = lo, hi2 = lo, s;
+    for (c = 0; c < n; c += 2) {
+        __m512 a = _mm512_loadu_ps(x + c * OSCAR__TILE), b = _mm512_loadu_ps(x + (c + 1) * OSCAR__TILE);
+        lo = _mm512_min_ps(a, lo);
+        hi = _mm512_max_ps(a, hi);
+        lo2 = _mm512_min_ps(b, lo2);
+        hi2 = _mm512_max_ps(b, hi2);
+    }
+    lo = _mm512_add_ps(_mm512_min_ps(lo, lo2), zero);
+    hi = _mm512_add_ps(_mm512_max_ps(hi, hi2), zero);
+    s = _mm512_div_ps(_mm512_sub_ps(hi, lo), _mm512_set1_ps(e->codec->bits == 2 ? 3.0f : 15.0f));
+    s = oscar__metadata_lanes_avx512(e, tile, lane, s);
+    lo = oscar__metadata_lanes_avx512(e, tile, lane, lo);
+    _mm512_storeu_ps(tile->scale + at, s);
+    _mm512_storeu_ps(tile->minimum + at, lo);
+    if (e->codec->bits == 2) oscar__clip_codes_avx512(n, 2, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    else oscar__clip_codes_avx512(n, 4, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+}
+
+/* UNBIASED, 2 bits: S(x, u) and S(u, u) of the four steps t. |u| is 1.5 where x >= t or x < -t, else 0.5: an integer
+   compare of |x|, less one unit where x < 0. S(u, u) is exact in any order, so it is counted. */
+static OSCAR__AVX512 void oscar__try_steps2_avx512(int n, const float *x, const __m512 *t, __m512 *xu, __m512 *uu)
+{
+    __m512 chain[4][OSCAR__LANES];
+    __m512i t0 = _mm512_castps_si512(t[0]), t1 = _mm512_castps_si512(t[1]), t2 = _mm512_castps_si512(t[2]);
+    __m512i t3 = _mm512_castps_si512(t[3]), one = _mm512_set1_epi32(1), many[4];
+    int l, c, a;
+    t0 = _mm512_sub_epi32(t0, one);
+    t1 = _mm512_sub_epi32(t1, one);
+    t2 = _mm512_sub_epi32(t2, one);
+    t3 = _mm512_sub_epi32(t3, one);
+    for (a = 0; a < 4; a++) many[a] = _mm512_setzero_si512();
+    for (l = 0; l < OSCAR__LANES; l++) {
+        __m512 p0 = _mm512_setzero_ps(), p1 = p0, p2 = p0, p3 = p0;
+        __m512i n0 = many[0], n1 = many[1], n2 = many[2], n3 = many[3];
+        for (c = l; c < n; c += OSCAR__LANES) {
+            __m512 value = _mm512_loadu_ps(x + c * OSCAR__TILE), size = oscar__abs_avx512(value);
+            __m512i key = _mm512_sub_epi32(_mm512_castps_si512(size), _mm512_srli_epi32(_mm512_castps_si512(value),
+                                                                                        31));
+            __mmask16 m0 = oscar__above_avx512(key, t0), m1 = oscar__above_avx512(key, t1);
+            __mmask16 m2 = oscar__above_avx512(key, t2), m3 = oscar__above_avx512(key, t3);
+            p0 = _mm512_fmadd_ps(size, oscar__level2_avx512(m0), p0);
+            p1 = _mm512_fmadd_ps(size, oscar__level2_avx512(m1), p1);
+            p2 = _mm512_fmadd_ps(size, oscar__level2_avx512(m2), p2);
+            p3 = _mm512_fmadd_ps(size, oscar__level2_avx512(m3), p3);
+            n0 = oscar__add_if_avx512(n0, m0);
+            n1 = oscar__add_if_avx512(n1, m1);
+            n2 = oscar__add_if_avx512(n2, m2);
+            n3 = oscar__add_if_avx512(n3, m3);
+        }
+        chain[0][l] = p0;
+        chain[1][l] = p1;
+        chain[2][l] = p2;
+        chain[3][l] = p3;
+        many[0] = n0;
+        many[1] = n1;
+        many[2] = n2;
+        many[3] = n3;
+    }
+    for (a = 0; a < 4; a++) {
+        __m512i quarters = _mm512_add_epi32(_mm512_slli_epi32(many[a], 3), _mm512_set1_epi32(n));
+        xu[a] = oscar__tree_avx512(chain[a]);
+        uu[a] = _mm512_mul_ps(_mm512_cvtepi32_ps(quarters), _mm512_set1_ps(0.25f));
+    }
+}
+
+/* The level nearest to x / t, 4 bits. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__level4_avx512(__m512 x, __m512 t)
+{
+    __m512 level = _mm512_add_ps(oscar__floor_avx512(_mm512_div_ps(x, t)), _mm512_set1_ps(0.5f));
+    return _mm512_min_ps(_mm512_set1_ps(7.5f), _mm512_max_ps(_mm512_set1_ps(-7.5f), level));
+}
+
+/* The same for 4 bits. */
+static OSCAR__AVX512 void oscar__try_steps4_avx512(int n, const float *x, const __m512 *t, __m512 *xu, __m512 *uu)
+{
+    __m512 chain[OSCAR__LANES];
+    int a, l, c;
+    for (a = 0; a < 4; a++) {
+        uu[a] = _mm512_setzero_ps();
+        for (l = 0; l < OSCAR__LANES; l++) {
+            __m512 p = _mm512_setzero_ps();
+            for (c = l; c < n; c += OSCAR__LANES) {
+                __m512 value = _mm512_loadu_ps(x + c * OSCAR__TILE), u = oscar__level4_avx512(value, t[a]);
+                p = _mm512_fmadd_ps(value, u, p);
+                uu[a] = _mm512_fmadd_ps(u, u, uu[a]);
+            }
+            chain[l] = p;
+        }
+        xu[a] = oscar__tree_avx512(chain);
+    }
+}
+
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t,
+                                                              __mmask16 active, unsigned char *codes)
+{
+    const __m512 zero = _mm512_setzero_ps(), minus = _mm512_sub_ps(zero, t), centre = _mm512_set1_ps(7.5f);
+    const __m512i none = _mm512_setzero_si512();
+    int c;
+    for (c = 0; c < n; c++) {
+        __m512 value = _mm512_loadu_ps(x + c * OSCAR__TILE);
+        __m512i code;
+        if (bits == 2) {
+            code = oscar__add_if_avx512(none, oscar__at_least_avx512(value, minus));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(value, zero));
+            code = oscar__add_if_avx512(code, oscar__at_least_avx512(value, t));
+        } else code = _mm512_cvttps_epi32(_mm512_add_ps(oscar__level4_avx512(value, t), centre));
+        oscar__put_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(active, code, none));
+    }
+}
+
+/* UNBIASED, one group of n channels: codes, and the scales before rounding. */
+static OSCAR__AVX512 __m512 oscar__fit_unbiased_avx512(int n, int bits, const float *x, unsigned char *codes)
+{
+    const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+    __m512 xx = oscar__lane_sum_avx512(n, x, x), r = _mm512_sqrt_ps(_mm512_div_ps(xx, _mm512_set1_ps((float)n)));
+    __m512 t[4], xu[4], uu[4], best = zero, best_xu = zero, best_t = one, scale;
+    __mmask16 finite = oscar__finite_lanes_avx512(xx), active, positive;
+    int a;
+    for (a = 0; a < 4; a++) t[a] = _mm512_mul_ps(r, _mm512_set1_ps(oscar__steps[bits == 4][a]));
+    active = oscar__both_avx512(finite, oscar__less_avx512(zero, t[0]));
+    for (a = 0; a < 4; a++) t[a] = oscar__pick_avx512(active, t[a], one);
+    if (bits == 2) oscar__try_steps2_avx512(n, x, t, xu, uu);
+    else oscar__try_steps4_avx512(n, x, t, xu, uu);
+    for (a = 0; a < 4; a++) {
+        __m512 score = _mm512_div_ps(_mm512_mul_ps(xu[a], xu[a]), uu[a]);
+        __mmask16 better = oscar__less_avx512(best, score);
+        best = a ? oscar__pick_avx512(better, score, best) : score;
+        best_xu = a ? oscar__pick_avx512(better, xu[a], best_xu) : xu[0];
+        best_t = a ? oscar__pick_avx512(better, t[a], best_t) : t[0];
+    }
+    if (bits == 2) oscar__unbiased_codes_avx512(n, 2, x, best_t, active, codes);
+    else oscar__unbiased_codes_avx512(n, 4, x, best_t, active, codes);
+    positive = oscar__both_avx512(active, oscar__less_avx512(zero, best_xu));
+    scale = oscar__pick_avx512(positive, _mm512_div_ps(xx, oscar__pick_avx512(positive, best_xu, one)), zero);
+    return oscar__pick_avx512(finite, scale, xx);
+}
+
+/* -- tiles: refining (3.11) -- */
+
+/* out_j = fmaf(from_i, M[first + i][j], ...) over i = 0 .. count - 1 in order, from +0 or (add) from out_j, for j from
+   `start` on; of two columns. from: [count][16]. */
+static OSCAR__AVX512 void oscar__lane_product_avx512(int dim, const float *m, int first, int count, int start,
+                                                     const float *from0,
+                                      const float *from1, float *out0, float *out1, int add)
+{
+    int i, j;
+    for (j = start; j < dim; j += 4) {
+        const float *w = m + first * dim + j;
+        float *p = out0 + j * OSCAR__TILE, *q = out1 + j * OSCAR__TILE;
+        __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        if (add) {
+            a0 = _mm512_loadu_ps(p);
+            a1 = _mm512_loadu_ps(p + OSCAR__TILE);
+            a2 = _mm512_loadu_ps(p + 2 * OSCAR__TILE);
+            a3 = _mm512_loadu_ps(p + 3 * OSCAR__TILE);
+            b0 = _mm512_loadu_ps(q);
+            b1 = _mm512_loadu_ps(q + OSCAR__TILE);
+            b2 = _mm512_loadu_ps(q + 2 * OSCAR__TILE);
+            b3 = _mm512_loadu_ps(q + 3 * OSCAR__TILE);
+        }
+        for (i = 0; i < count; i++, w += dim) {
+            __m512 x = _mm512_loadu_ps(from0 + i * OSCAR__TILE), y = _mm512_loadu_ps(from1 + i * OSCAR__TILE);
+            __m512 w0 = _mm512_set1_ps(w[0]), w1 = _mm512_set1_ps(w[1]), w2 = _mm512_set1_ps(w[2]),
+                w3 = _mm512_set1_ps(w[3]);
+            a0 = _mm512_fmadd_ps(x, w0, a0);
+            b0 = _mm512_fmadd_ps(y, w0, b0);
+            a1 = _mm512_fmadd_ps(x, w1, a1);
+            b1 = _mm512_fmadd_ps(y, w1, b1);
+            a2 = _mm512_fmadd_ps(x, w2, a2);
+            b2 = _mm512_fmadd_ps(y, w2, b2);
+            a3 = _mm512_fmadd_ps(x, w3, a3);
+            b3 = _mm512_fmadd_ps(y, w3, b3);
+        }
+        _mm512_storeu_ps(p, a0);
+        _mm512_storeu_ps(p + OSCAR__TILE, a1);
+        _mm512_storeu_ps(p + 2 * OSCAR__TILE, a2);
+        _mm512_storeu_ps(p + 3 * OSCAR__TILE, a3);
+        _mm512_storeu_ps(q, b0);
+        _mm512_storeu_ps(q + OSCAR__TILE, b1);
+        _mm512_storeu_ps(q + 2 * OSCAR__TILE, b2);
+        _mm512_storeu_ps(q + 3 * OSCAR__TILE, b3);
+    }
+}
+
+/* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
+   then changes no number that is used: at most the sign of a zero gradient). */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__refine_step_avx512(const oscar__column *r, int c, int group, float diagonal,
+                                                             float limit)
+{
+    const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f), centre = _mm512_set1_ps(limit);
+    __m512 s = _mm512_loadu_ps(r->s + c / group * OSCAR__TILE), u = _mm512_loadu_ps(r->u + c * OSCAR__TILE);
+    __m512 curvature = _mm512_mul_ps(s, _mm512_set1_ps(diagonal)), level, step;
+    __mmask16 active = oscar__both_avx512(oscar__less_avx512(zero, s), oscar__less_avx512(zero, curvature)), moves;
+    level = _mm512_div_ps(_mm512_loadu_ps(r->gradient + c * OSCAR__TILE), oscar__pick_avx512(active, curvature, one));
+    level = _mm512_add_ps(oscar__floor_avx512(_mm512_sub_ps(u, level)), _mm512_set1_ps(0.5f));
+    level = _mm512_min_ps(centre, _mm512_max_ps(level, _mm512_sub_ps(zero, centre)));   /* the lowest one for a NaN */
+    step = _mm512_mul_ps(s, _mm512_sub_ps(level, u));
+    moves = oscar__both_avx512(active, oscar__less_avx512(zero, oscar__abs_avx512(step)));
+    _mm512_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx512(moves, level, u));
+    return oscar__pick_avx512(moves, step, zero);
+}
+
+/* 16 channels from `first` on, of one column: their steps, which change the gradients of those of them that follow. */
+static OSCAR__AVX512 void oscar__refine_sixteen_avx512(const oscar__encoder *e, oscar__column *column, int count,
+                                                       int first)
+{
+    const float *m = e->codec->metric + first * e->dim;
+    float limit = oscar__centre(e->codec->bits);
+    int c, j, q;
+    for (c = first; c < first + OSCAR__LANES; c++, m += e->dim)
+        for (q = 0; q < count; q++) {
+            oscar__column *r = &column[q];
+            __m512 step = oscar__refine_step_avx512(r, c, e->codec->group, m[c], limit);
+            _mm512_storeu_ps(r->steps + (c - first) * OSCAR__TILE, step);
+            for (j = c + 1; j < first + OSCAR__LANES; j++) {
+                float *g = r->gradient + j * OSCAR__TILE;
+                _mm512_storeu_ps(g, _mm512_fmadd_ps(step, _mm512_set1_ps(m[j]), _mm512_loadu_ps(g)));
+            }
+        }
+}
+
+/* One pass over the channels. The gradients of later channels get the steps of 16 channels at a time, in order. */
+static OSCAR__AVX512 void oscar__refine_pass_avx512(const oscar__encoder *e, oscar__column *column, int count)
+{
+    const float *m = e->codec->metric;
+    int dim = e->dim, q, c, group = e->codec->group;
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            __m512 s = _mm512_loadu_ps(column[q].s + c / group * OSCAR__TILE);
+            __m512 u = _mm512_loadu_ps(column[q].u + c * OSCAR__TILE);
+            _mm512_storeu_ps(column[q].x + c * OSCAR__TILE, _mm512_mul_ps(s, u));
+        }
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx512(dim, m, 0, dim, 0, a->x, b->x, a->gradient, b->gradient, 0);
+    }
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            float *g = column[q].gradient + c * OSCAR__TILE;
+            _mm512_storeu_ps(g, _mm512_sub_ps(_mm512_loadu_ps(g), _mm512_loadu_ps(column[q].z + c * OSCAR__TILE)));
+        }
+    for (c = 0; c < dim; c += OSCAR__LANES) {
+        oscar__refine_sixteen_avx512(e, column, count, c);
+        for (q = 0; q < count; q += 2) {
+            oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+            oscar__lane_product_avx512(dim, m, c, OSCAR__LANES, c + OSCAR__LANES, a->steps, b->steps, a->gradient,
+                                   b->gradient, 1);
+        }
+    }
+}
+
+/* Levels, z and S(x, z) of a column whose plain fit is done. */
+static OSCAR__AVX512 void oscar__refine_start_avx512(const oscar__encoder *e, oscar__column *r)
+{
+    const __m512 zero = _mm512_setzero_ps(), centre = _mm512_set1_ps(oscar__centre(e->codec->bits));
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m512 s = _mm512_loadu_ps(r->first + g * OSCAR__TILE);
+        __mmask16 alive = oscar__less_avx512(zero, s);
+        int at = g * n * OSCAR__TILE;
+        _mm512_storeu_ps(r->s + g * OSCAR__TILE, s);
+        _mm512_storeu_ps(r->xz + g * OSCAR__TILE, oscar__lane_sum_avx512(n, r->x + at, r->z + at));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            __m512 u = _mm512_sub_ps(_mm512_cvtepi32_ps(oscar__get_codes_avx512(r->codes + c * OSCAR__TILE)), centre);
+            _mm512_storeu_ps(r->u + c * OSCAR__TILE, oscar__pick_avx512(alive, u, zero));
+        }
+    }
+}
+
+/* The scales that keep <x^, x> under the metric. */
+static OSCAR__AVX512 void oscar__refine_scales_avx512(const oscar__encoder *e, oscar__column *r)
+{
+    const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+    int g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * OSCAR__TILE;
+        __m512 uz = oscar__lane_sum_avx512(n, r->u + at * n, r->z + at * n), s;
+        __mmask16 positive = oscar__less_avx512(zero, uz), alive = oscar__less_avx512(zero,
+                                                                                      _mm512_loadu_ps(r->first + at));
+        s = _mm512_div_ps(_mm512_loadu_ps(r->xz + at), oscar__pick_avx512(positive, uz, one));
+        s = oscar__pick_avx512(positive, s, zero);
+        _mm512_storeu_ps(r->s + at, oscar__pick_avx512(alive, s, _mm512_loadu_ps(r->s + at)));
+    }
+}
+
+/* Takes the refined codes and scales of the rows where every scale is near the first one. */
+static OSCAR__AVX512 void oscar__refine_end_avx512(const oscar__encoder *e, oscar__column *r)
+{
+    const __m512 zero = _mm512_setzero_ps(), centre = _mm512_set1_ps(oscar__centre(e->codec->bits));
+    const __m512 limit = _mm512_set1_ps(e->codec->metadata == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    __mmask16 good = oscar__at_least_avx512(zero, zero);
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        __m512 first = _mm512_loadu_ps(r->first + g * OSCAR__TILE), s = _mm512_loadu_ps(r->s + g * OSCAR__TILE);
+        __mmask16 near_enough = oscar__both_avx512(oscar__at_least_avx512(s, _mm512_mul_ps(_mm512_set1_ps(0.5f),
+                                                                                           first)),
+                                        oscar__at_least_avx512(_mm512_add_ps(first, first), s));
+        near_enough = oscar__both_avx512(near_enough, oscar__at_least_avx512(limit, s));
+        near_enough = oscar__either_avx512(near_enough, oscar__at_least_avx512(zero, first));
+        good = oscar__both_avx512(good, oscar__both_avx512(near_enough, oscar__finite_lanes_avx512(first)));
+    }
+    for (g = 0; g < e->dim / n; g++) {
+        float *first = r->first + g * OSCAR__TILE;
+        __m512 before = _mm512_loadu_ps(first);
+        __mmask16 taken = oscar__both_avx512(good, oscar__less_avx512(zero, before));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            unsigned char *codes = r->codes + c * OSCAR__TILE;
+            __m512i code = _mm512_cvttps_epi32(_mm512_add_ps(_mm512_loadu_ps(r->u + c * OSCAR__TILE), centre));
+            oscar__put_codes_avx512(codes, oscar__pick_int_avx512(taken, code, oscar__get_codes_avx512(codes)));
+        }
+        _mm512_storeu_ps(first, oscar__pick_avx512(taken, _mm512_loadu_ps(r->s + g * OSCAR__TILE), before));
+    }
+}
+
+static OSCAR__AVX512 void oscar__refine_tiles_avx512(oscar__encoder *e)
+{
+    oscar__column column[4 * OSCAR__TILE / 16];
+    float xz[4 * OSCAR__DIM_MAX], steps[4 * OSCAR__TILE * OSCAR__TILE];
+    int count = oscar__columns_of(e, 16, xz, steps, column), q, pass;
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_avx512(e->dim, e->codec->metric, 0, e->dim, 0, a->x, b->x, a->z, b->z, 0);
+    }
+    for (q = 0; q < count; q++) oscar__refine_start_avx512(e, &column[q]);
+    for (pass = 0; pass < 2; pass++) {
+        oscar__refine_pass_avx512(e, column, count);
+        for (q = 0; q < count; q++) oscar__refine_scales_avx512(e, &column[q]);
+    }
+    for (q = 0; q < count; q++) oscar__refine_end_avx512(e, &column[q]);
+}
+
+/* -- tiles: all of the row codec (3.11) -- */
+
+/* 16 rows of a tile, up to the metric. */
+static OSCAR__AVX512 void oscar__encode_lanes_avx512(const oscar__encoder *e, oscar__tile *tile, int lane, float *x,
+                                                     float *spare,
+                                      __m512i *guess)
+{
+    const oscar_codec *codec = e->codec;
+    int g, n = codec->group;
+    if (e->mean) oscar__subtract_mean_avx512(e, tile, lane, x);
+    if (codec->fit == OSCAR_CLIP && codec->clip > 0)
+        oscar__clamp_avx512(e->dim, (int)floor(codec->clip * e->dim), x, spare, guess);
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * n * OSCAR__TILE;
+        if (codec->fit == OSCAR_CLIP) oscar__fit_clip_avx512(e, tile, lane, g, x + at);
+        else _mm512_storeu_ps(tile->scale + g * OSCAR__TILE + lane,
+                             oscar__fit_unbiased_avx512(n, codec->bits, x + at, tile->codes + at + lane));
+    }
+}
+
+static OSCAR__AVX512 void oscar__encode_avx512(oscar__encoder *e, const float *rows)
+{
+    __m512i guess = _mm512_set1_epi32(0x3f800000);
+    int k, lane, g;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += 16) {
+            float *x = oscar__lanes_at(e, 0, k) + lane;
+            oscar__to_lanes_avx512(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
+            oscar__encode_lanes_avx512(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
+        }
+    if (e->codec->fit == OSCAR_CLIP) return;
+    if (e->codec->metric) oscar__refine_tiles_avx512(e);
+    for (k = 0; k < e->tiles; k++)
+        for (g = 0; g < e->dim / e->codec->group; g++)
+            for (lane = 0; lane < OSCAR__TILE; lane += 16) {
+                float *scale = e->tile[k].scale + g * OSCAR__TILE + lane;
+                _mm512_storeu_ps(scale, oscar__metadata_lanes_avx512(e, &e->tile[k], lane, _mm512_loadu_ps(scale)));
+            }
+}
+
+/* -- eigensolver: angles are those of AVX2 -- */
+
+/* Sums of the four vectors' lanes. */
+OSCAR__INLINE OSCAR__AVX512 __m256d oscar__sums_avx512(__m512d v0, __m512d v1, __m512d v2, __m512d v3)
+{
+    __m512d low = _mm512_add_pd(_mm512_unpacklo_pd(v0, v1), _mm512_unpackhi_pd(v0, v1));
+    __m512d high = _mm512_add_pd(_mm512_unpacklo_pd(v2, v3), _mm512_unpackhi_pd(v2, v3));
+    __m512d both = _mm512_add_pd(_mm512_shuffle_f64x2(low, high, 0x88), _mm512_shuffle_f64x2(low, high, 0xdd));
+    __m256d a = _mm512_castpd512_pd256(both), b = _mm512_extractf64x4_pd(both, 1);
+    return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
+}
+
+OSCAR__AVX512 static void oscar__eigh_dots_avx512(size_t width, double *const *x, double *const *y, double *product)
+{
+    const double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m512d g0 = _mm512_setzero_pd(), g1 = g0, g2 = g0, g3 = g0;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        g0 = _mm512_fmadd_pd(_mm512_loadu_pd(x0 + k), _mm512_loadu_pd(y0 + k), g0);
+        g1 = _mm512_fmadd_pd(_mm512_loadu_pd(x1 + k), _mm512_loadu_pd(y1 + k), g1);
+        g2 = _mm512_fmadd_pd(_mm512_loadu_pd(x2 + k), _mm512_loadu_pd(y2 + k), g2);
+        g3 = _mm512_fmadd_pd(_mm512_loadu_pd(x3 + k), _mm512_loadu_pd(y3 + k), g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx512(g0, g1, g2, g3));
+}
+
+/* Eight components of a pair of rows; *x and *y are the turned ones, too. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__turn_pair_avx512(__m512d c, __m512d s, double *to_x, double *to_y, __m512d *x,
+                                                         __m512d *y)
+{
+    __m512d a = _mm512_loadu_pd(to_x), b = _mm512_loadu_pd(to_y);
+    *x = _mm512_fnmadd_pd(s, b, _mm512_mul_pd(c, a));
+    *y = _mm512_fmadd_pd(s, a, _mm512_mul_pd(c, b));
+    _mm512_storeu_pd(to_x, *x);
+    _mm512_storeu_pd(to_y, *y);
+}
+
+OSCAR__AVX512 static void oscar__eigh_turn_avx512(size_t width, const double *c, const double *s, double *const *x,
+                                                  double *const *y)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        __m512d vc = _mm512_set1_pd(c[i]), vs = _mm512_set1_pd(s[i]), a, b;
+        for (k = 0; k < width; k += 8) oscar__turn_pair_avx512(vc, vs, x[i] + k, y[i] + k, &a, &b);
+    }
+}
+
+OSCAR__AVX512 static void oscar__eigh_turn_dots_avx512(size_t width, const double *c, const double *s,
+                                                       double *const *x, double *const *y, double *product)
+{
+    double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    __m512d c0 = _mm512_set1_pd(c[0]), c1 = _mm512_set1_pd(c[1]), c2 = _mm512_set1_pd(c[2]), c3 = _mm512_set1_pd(c[3]);
+    __m512d s0 = _mm512_set1_pd(s[0]), s1 = _mm512_set1_pd(s[1]), s2 = _mm512_set1_pd(s[2]), s3 = _mm512_set1_pd(s[3]);
+    __m512d g0 = _mm512_setzero_pd(), g1 = g0, g2 = g0, g3 = g0, vx, next_x, vy, first;
+    size_t k;
+    for (k = 0; k < width; k += 8) {
+        oscar__turn_pair_avx512(c0, s0, x0 + k, y0 + k, &vx, &first);
+        oscar__turn_pair_avx512(c1, s1, x1 + k, y1 + k, &next_x, &vy);
+        g0 = _mm512_fmadd_pd(vx, vy, g0);
+        oscar__turn_pair_avx512(c2, s2, x2 + k, y2 + k, &vx, &vy);
+        g1 = _mm512_fmadd_pd(next_x, vy, g1);
+        oscar__turn_pair_avx512(c3, s3, x3 + k, y3 + k, &next_x, &vy);
+        g2 = _mm512_fmadd_pd(vx, vy, g2);
+        g3 = _mm512_fmadd_pd(next_x, first, g3);
+    }
+    _mm256_storeu_pd(product, oscar__sums_avx512(g0, g1, g2, g3));
+}
+
+/* -- dense matrices -- */
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__tile_row_avx512(double a, __m512d b0, __m512d b1, __m512d *s0, __m512d *s1)
+{
+    __m512d factor = _mm512_set1_pd(a);
+    *s0 = _mm512_fmadd_pd(factor, b0, *s0);
+    *s1 = _mm512_fmadd_pd(factor, b1, *s1);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__add_to_avx512(double *out, __m512d s0, __m512d s1)
+{
+    _mm512_storeu_pd(out, _mm512_add_pd(_mm512_loadu_pd(out), s0));
+    _mm512_storeu_pd(out + 8, _mm512_add_pd(_mm512_loadu_pd(out + 8), s1));
+}
+
+OSCAR__AVX512 static void oscar__add_tile_avx512(size_t count, const double *a, size_t a_stride, const double *b,
+                                                 size_t b_stride, double *sum, size_t sum_stride)
+{
+    __m512d s00 = _mm512_setzero_pd(), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00, s31 = s00;
+    __m512d s40 = s00, s41 = s00, s50 = s00, s51 = s00, s60 = s00, s61 = s00, s70 = s00, s71 = s00;
+    size_t k;
+    for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
+        __m512d b0 = _mm512_loadu_pd(b), b1 = _mm512_loadu_pd(b + 8);
+        oscar__tile_row_avx512(a[0], b0, b1, &s00, &s01);
+        oscar__tile_row_avx512(a[1], b0, b1, &s10, &s11);
+        oscar__tile_row_avx512(a[2], b0, b1, &s20, &s21);
+        oscar__tile_row_avx512(a[3], b0, b1, &s30, &s31);
+        oscar__tile_row_avx512(a[4], b0, b1, &s40, &s41);
+        oscar__tile_row_avx512(a[5], b0, b1, &s50, &s51);
+        oscar__tile_row_avx512(a[6], b0, b1, &s60, &s61);
+        oscar__tile_row_avx512(a[7], b0, b1, &s70, &s71);
+    }
+    oscar__add_to_avx512(sum, s00, s01);
+    oscar__add_to_avx512(sum + sum_stride, s10, s11);
+    oscar__add_to_avx512(sum + 2 * sum_stride, s20, s21);
+    oscar__add_to_avx512(sum + 3 * sum_stride, s30, s31);
+    oscar__add_to_avx512(sum + 4 * sum_stride, s40, s41);
+    oscar__add_to_avx512(sum + 5 * sum_stride, s50, s51);
+    oscar__add_to_avx512(sum + 6 * sum_stride, s60, s61);
+    oscar__add_to_avx512(sum + 7 * sum_stride, s70, s71);
+}
+
+OSCAR__AVX512 static void oscar__add_row_sum_avx512(size_t width, size_t count, double sign, const double *factors,
+                                                size_t stride, const double *rows, size_t lead, double *out)
+{
+    size_t i = 0, k;
+    for (; i + 32 <= width; i += 32) {
+        const double *row = rows + i;
+        __m512d s0 = _mm512_loadu_pd(out + i), s1 = _mm512_loadu_pd(out + i + 8);
+        __m512d s2 = _mm512_loadu_pd(out + i + 16), s3 = _mm512_loadu_pd(out + i + 24);
+        for (k = 0; k < count; k++, row += lead) {
+            __m512d factor = _mm512_set1_pd(sign * factors[k * stride]);
+            s0 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row), s0);
+            s1 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 8), s1);
+            s2 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 16), s2);
+            s3 = _mm512_fmadd_pd(factor, _mm512_loadu_pd(row + 24), s3);
+        }
+        _mm512_storeu_pd(out + i, s0);
+        _mm512_storeu_pd(out + i + 8, s1);
+        _mm512_storeu_pd(out + i + 16, s2);
+        _mm512_storeu_pd(out + i + 24, s3);
+    }
+    for (; i + 8 <= width; i += 8) {
+        __m512d s0 = _mm512_loadu_pd(out + i);
+        for (k = 0; k < count; k++)
+            s0 = _mm512_fmadd_pd(_mm512_set1_pd(sign * factors[k * stride]), _mm512_loadu_pd(rows + k * lead + i), s0);
+        _mm512_storeu_pd(out + i, s0);
+    }
+    for (; i < width; i++)
+        for (k = 0; k < count; k++) out[i] += sign * factors[k * stride] * rows[k * lead + i];
+}
+
+/* -- calibration: rows -- */
+
+OSCAR__AVX512 static void oscar__widen_avx512(size_t count, const float *x, double *out)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) _mm512_storeu_pd(out + i, _mm512_cvtps_pd(_mm256_loadu_ps(x + i)));
+    oscar__widen(count - i, x + i, out + i);
+}
+
+OSCAR__AVX512 static void oscar__weigh_copy_avx512(size_t count, double weight, const double *x, double *row,
+                                                   double *weighted)
+{
+    __m512d factor = _mm512_set1_pd(weight), one;
+    size_t i;
+    for (i = 0; i < count; i += 8) {
+        one = _mm512_loadu_pd(x + i);
+        _mm512_storeu_pd(row + i, one);
+        _mm512_storeu_pd(weighted + i, _mm512_mul_pd(factor, one));
+    }
+}
+
+OSCAR__AVX512 static void oscar__turn_halves_avx512(size_t count, const double *cosine, const double *sine,
+                                                    const double *x, double *out)
+{
+    size_t i;
+    for (i = 0; i + 8 <= count; i += 8) {
+        __m512d c = _mm512_loadu_pd(cosine + i), s = _mm512_loadu_pd(sine + i);
+        __m512d a = _mm512_loadu_pd(x + i), b = _mm512_loadu_pd(x + i + count);
+        _mm512_storeu_pd(out + i, _mm512_fnmadd_pd(b, s, _mm512_mul_pd(a, c)));
+        _mm512_storeu_pd(out + i + count, _mm512_fmadd_pd(b, c, _mm512_mul_pd(a, s)));
+    }
+    for (; i < count; i++) {
+        out[i] = x[i] * cosine[i] - x[i + count] * sine[i];
+        out[i + count] = x[i] * sine[i] + x[i + count] * cosine[i];
+    }
+}
+
+/* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
+OSCAR__INLINE OSCAR__AVX512 __m512d oscar__exp_avx512(__m512d x)
+{
+    const __m512d least = _mm512_set1_pd(-708);
+    __m512d n, sum = _mm512_set1_pd(oscar__exp_series[0]);
+    __mmask8 some = _mm512_cmp_pd_mask(x, least, _CMP_GE_OQ);
+    int i;
+    x = _mm512_max_pd(x, least);
+    n = _mm512_roundscale_pd(_mm512_mul_pd(x, _mm512_set1_pd(1.4426950408889634)),
+                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    x = _mm512_fnmadd_pd(n, _mm512_set1_pd(0.693147180369123816490), x);
+    x = _mm512_fnmadd_pd(n, _mm512_set1_pd(1.90821492927058770002e-10), x);
+    for (i = 1; i <= 12; i++) sum = _mm512_fmadd_pd(sum, x, _mm512_set1_pd(oscar__exp_series[i]));
+    return _mm512_maskz_scalef_pd(some, sum, n);
+}
+
+/* The largest lane, or the sum of all. */
+OSCAR__INLINE OSCAR__AVX512 double oscar__fold_avx512(int greatest, __m512d v)
+{
+    __m256d half = _mm512_castpd512_pd256(v), other = _mm512_extractf64x4_pd(v, 1);
+    return oscar__fold_avx2(greatest, greatest ? _mm256_max_pd(half, other) : _mm256_add_pd(half, other));
+}
+
+OSCAR__AVX512 static double oscar__exp_row_avx512(size_t count, double *x)
+{
+    __m512d most = _mm512_set1_pd(-HUGE_VAL), sum = _mm512_setzero_pd(), one;
+    size_t i;
+    for (i = 0; i < count; i += 8) most = _mm512_max_pd(most, _mm512_loadu_pd(x + i));
+    most = _mm512_set1_pd(oscar__fold_avx512(1, most));
+    for (i = 0; i < count; i += 8) {
+        one = oscar__exp_avx512(_mm512_sub_pd(_mm512_loadu_pd(x + i), most));
+        _mm512_storeu_pd(x + i, one);
+        sum = _mm512_add_pd(sum, one);
+    }
+    return oscar__fold_avx512(0, sum);
+}
+
+OSCAR__AVX512 static double oscar__weigh_row_avx512(size_t count, double total, const double *x, double *sum)
+{
+    const __m512d none = _mm512_setzero_pd(), share = _mm512_set1_pd(1 / total);
+    __m512d added = none, p;
+    size_t i;
+    for (i = 0; i < count; i += 8) {
+        p = _mm512_mul_pd(_mm512_loadu_pd(x + i), share);
+        p = _mm512_max_pd(_mm512_fnmadd_pd(p, p, p), none);
+        _mm512_storeu_pd(sum + i, _mm512_add_pd(_mm512_loadu_pd(sum + i), p));
+        added = _mm512_add_pd(added, p);
+    }
+    return oscar__fold_avx512(0, added);
+}
+
+/* -- attention -- */
+
+/* sum += four codes of each lane . four signed bytes, the same ones for all lanes. gcc would take the broadcasts out of
+   loops and keep them on the stack: an operand in memory leaves them where they are. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__dot_avx512(__m512i sum, __m512i codes, const signed char *four)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __asm__("vpdpbusd {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(codes), "m"(*(const bytes *)four));
+    return sum;
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    return _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(word));
+#endif
+}
+
+/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__plane_avx512(int count, int limbs, __m512i codes, const signed char *limb,
+                                                     __m512i *sum)
+{
+    sum[0] = oscar__dot_avx512(sum[0], codes, limb);
+    if (limbs > 1) sum[1] = oscar__dot_avx512(sum[1], codes, limb + 16);
+    if (count > 1) sum[2] = oscar__dot_avx512(sum[2], codes, limb + 32);
+    if (count > 1 && limbs > 1) sum[3] = oscar__dot_avx512(sum[3], codes, limb + 48);
+    if (count > 2) sum[4] = oscar__dot_avx512(sum[4], codes, limb + 64);
+    if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx512(sum[5], codes, limb + 80);
+    if (count > 2) sum[6] = oscar__dot_avx512(sum[6], codes, limb + 96);
+    if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx512(sum[7], codes, limb + 112);
+}
+
+/* The same for 16 tokens of V, all planes shifted down into one set of sums: there are but four lines to a sum. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_down_avx512(int bits, int count, int limbs, const unsigned char *p,
+                                                            size_t second, const signed char *limb, __m512i *sum)
+{
+    __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), word = _mm512_loadu_si512(p);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb, sum);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 4, sum);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 8, sum);
+    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 12, sum);
+}
+
+/* 16 lanes of 16 codes: a line of 2 bits at p, or two lines of 4 bits at p and p + second. Every other plane is not
+   shifted down but has sums of its own, sum[8 ..], of which oscar__total takes the factor. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int limbs, const unsigned char *p,
+                                                       size_t second, const signed char *limb, __m512i *sum)
+{
+    __m512i even = _mm512_set1_epi8(bits == 2 ? 3 : 15), odd = _mm512_set1_epi8((char)(bits == 2 ? 12 : 240));
+    __m512i word = _mm512_loadu_si512(p);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb, sum);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 4, sum + 8);
+    word = bits == 2 ? _mm512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb + 8, sum);
+    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 12, sum + 8);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
+{
+    sum[0] = sum[1] = sum[2] = sum[3] = sum[4] = sum[5] = sum[6] = sum[7] = _mm512_setzero_si512();
+    sum[8] = sum[9] = sum[10] = sum[11] = sum[12] = sum[13] = sum[14] = sum[15] = _mm512_setzero_si512();
+}
+
+/* The sums of a query from its four: exact. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, const __m512i *sum)
+{
+    __m512i high, low;
+    high = _mm512_add_epi32(sum[0], _mm512_srai_epi32(sum[8], (unsigned)bits));
+    if (limbs == 1) return _mm512_cvtepi32_ps(high);
+    low = _mm512_add_epi32(sum[1], _mm512_srai_epi32(sum[9], (unsigned)bits));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total1_avx512(int limbs, const __m512i *sum)
+{
+    return _mm512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
+}
+
+/* 16 halves of metadata without their sign bits. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__halves_avx512(const unsigned char *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scales_avx512(const unsigned char *p)
+{
+    return _mm512_abs_ps(oscar__halves_avx512(p));
+}
+
+/* score += scale (total step + low), or scale total step + minimum low. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scaled_avx512(__m512 total, float step, float low, __m512 scale,
+                                                        int has_minimum, __m512 minimum, __m512 score)
+{
+    if (!has_minimum)
+        return _mm512_fmadd_ps(_mm512_fmadd_ps(total, _mm512_set1_ps(step), _mm512_set1_ps(low)), scale, score);
+    score = _mm512_fmadd_ps(minimum, _mm512_set1_ps(low), score);
+    return _mm512_fmadd_ps(_mm512_mul_ps(total, _mm512_set1_ps(step)), scale, score);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__score_avx512(int bits, int count, int limbs, const oscar__codes *k,
+                                                     const signed char *limb, const float *step, const float *low,
+                                                     const float *start, float *score)
+{
+    size_t tile_bytes = (size_t)(2 * bits * k->dim);
+    int tile, at, c, g, has_minimum = k->minimum != NULL;
+    for (tile = 0; tile < 4; tile++) {
+        const unsigned char *p = k->codes + (size_t)tile * tile_bytes;
+        const unsigned char *scales = k->scale + 32 * tile, *minima = has_minimum ? k->minimum + 32 * tile : NULL;
+        const signed char *l = limb;
+        __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)scales));
+        __m512 s[4], minimum = _mm512_setzero_ps();
+        s[0] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[0]), _mm512_set1_ps(start[4]));
+        s[1] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[1]), _mm512_set1_ps(start[5]));
+        s[2] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[2]), _mm512_set1_ps(start[6]));
+        s[3] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[3]), _mm512_set1_ps(start[7]));
+        _mm_prefetch((const char *)scales + k->ahead, _MM_HINT_T0);
+        for (at = g = 0; at < k->dim; at += k->group, g += 4, scales += 2 * k->tokens) {
+            __m512i sum[16];
+            __m512 scale;
+            oscar__zeros_avx512(sum);
+            for (c = 0; c < k->group; c += 16, p += 32 * bits, l += 128) {
+                _mm_prefetch((const char *)p + k->ahead, _MM_HINT_T0);
+                if (bits == 4) _mm_prefetch((const char *)p + 64 + k->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx512(bits, count, limbs, p, 64, l, sum);
+            }
+            scale = oscar__scales_avx512(scales);
+            if (has_minimum) { minimum = oscar__halves_avx512(minima); minima += 2 * k->tokens; }
+            s[0] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum), step[g], low[g], scale, has_minimum,
+                                        minimum, s[0]);
+            if (count > 1)
+                s[1] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 2), step[g + 1], low[g + 1], scale,
+                                            has_minimum, minimum, s[1]);
+            if (count > 2)
+                s[2] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 4), step[g + 2], low[g + 2], scale,
+                                            has_minimum, minimum, s[2]);
+            if (count > 2)
+                s[3] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 6), step[g + 3], low[g + 3], scale,
+                                            has_minimum, minimum, s[3]);
+        }
+        _mm512_storeu_ps(score + 16 * tile, s[0]);
+        if (count > 1) _mm512_storeu_ps(score + OSCAR__BLOCK + 16 * tile, s[1]);
+        if (count > 2) _mm512_storeu_ps(score + 2 * OSCAR__BLOCK + 16 * tile, s[2]);
+        if (count > 2) _mm512_storeu_ps(score + 3 * OSCAR__BLOCK + 16 * tile, s[3]);
+    }
+}
+
+static OSCAR__AVX512 void oscar__attend_score_avx512(int count, int limbs, const oscar__codes *k,
+                                                     const signed char *limb, const float *step, const float *low,
+                                                     const float *start, float *score)
+{
+    OSCAR__BY_SHAPE(oscar__score_avx512, k->bits, count, limbs, (k, limb, step, low, start, score))
+}
+
+/* Reductions of four vectors at once: result q is the sum, or the largest number, of x[q]. A NaN may get lost in the
+   latter. */
+OSCAR__INLINE OSCAR__AVX512 __m128 oscar__sum4_avx512(const __m512 *x)
+{
+    __m512 a = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    __m512 b = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    __m512 c = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_add_ps(_mm512_extractf32x8_ps(c, 0), _mm512_extractf32x8_ps(c, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
+}
+OSCAR__INLINE OSCAR__AVX512 __m128 oscar__largest4_avx512(const __m512 *x)
+{
+    __m512 a = _mm512_max_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    __m512 b = _mm512_max_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    __m512 c = _mm512_max_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))),
+                             _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))));
+    __m256 d = _mm256_max_ps(_mm512_extractf32x8_ps(c, 0), _mm512_extractf32x8_ps(c, 1));
+    return _mm_max_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));
+}
+
+/* Whole numbers n -> their limbs: n = 256 high + low, low in -128 .. 127; or n itself. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__split_avx512(int limbs, __m512i n, signed char *limb)
+{
+    __m512i high = n;
+    if (limbs > 1) {
+        high = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
+        _mm_storeu_si128((__m128i *)(void *)(limb + 16),
+                         _mm512_cvtepi32_epi8(_mm512_sub_epi32(n, _mm512_slli_epi32(high, 8))));
+    }
+    _mm_storeu_si128((__m128i *)(void *)limb, _mm512_cvtepi32_epi8(high));
+}
+
+/* Weights of a query times the scales s of a group, for 64 tokens, and the largest one in each lane. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights_avx512(const float *weight, const __m512 *s, __m512 *x)
+{
+    x[0] = _mm512_mul_ps(_mm512_loadu_ps(weight), s[0]);
+    x[1] = _mm512_mul_ps(_mm512_loadu_ps(weight + 16), s[1]);
+    x[2] = _mm512_mul_ps(_mm512_loadu_ps(weight + 32), s[2]);
+    x[3] = _mm512_mul_ps(_mm512_loadu_ps(weight + 48), s[3]);
+    return _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
+}
+
+/* Their limbs, [4 tiles][4 queries][2][16] from this query on, and their sums. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_limbs_avx512(int limbs, const __m512 *x, float inverse,
+                                                              signed char *limb)
+{
+    __m512 share = _mm512_set1_ps(inverse);
+    __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x[0], share));
+    __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(x[1], share));
+    __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(x[2], share));
+    __m512i d = _mm512_cvtps_epi32(_mm512_mul_ps(x[3], share));
+    oscar__split_avx512(limbs, a, limb);
+    oscar__split_avx512(limbs, b, limb + 128);
+    oscar__split_avx512(limbs, c, limb + 256);
+    oscar__split_avx512(limbs, d, limb + 384);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
+}
+
+/* sum over tokens of weight times minimum. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_minima_avx512(const float *weight, const unsigned char *minima)
+{
+    __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(weight), oscar__halves_avx512(minima));
+    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16), oscar__halves_avx512(minima + 32), sum);
+    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 32), oscar__halves_avx512(minima + 64), sum);
+    return _mm512_fmadd_ps(_mm512_loadu_ps(weight + 48), oscar__halves_avx512(minima + 96), sum);
+}
+
+/* Weights of a block and a group as limbs; step and base of each query, so that the sum over tokens of weight times
+   value is step (limbs . codes) + base. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_limbs_avx512(int count, int limbs, const oscar__codes *v,
+                                                           const unsigned char *scales, const unsigned char *minima,
+                                                           const float *weight, signed char *limb, float *step,
+                                                           float *base)
+{
+    __m512 s[4], x[4][4], most[4], sum[4];
+    __m128 top, some;
+    float inverse[4];
+    int j;
+    s[0] = oscar__scales_avx512(scales);
+    s[1] = oscar__scales_avx512(scales + 32);
+    s[2] = oscar__scales_avx512(scales + 64);
+    s[3] = oscar__scales_avx512(scales + 96);
+    for (j = 0; j < 4; j++) most[j] = oscar__weights_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, s, x[j]);
+    top = oscar__largest4_avx512(most);
+    some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(step, top);
+    for (j = 0; j < 4; j++) {
+        sum[j] = j < count ? oscar__weight_limbs_avx512(limbs, x[j], inverse[j], limb + 32 * j) : _mm512_setzero_ps();
+        if (minima) sum[j] = oscar__weight_minima_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima);
+    }
+    some = oscar__sum4_avx512(sum);
+    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    _mm_storeu_ps(base, some);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_add_avx512(__m512 total, float step, float base, float *acc)
+{
+    __m512 sum = _mm512_fmadd_ps(total, _mm512_set1_ps(step), _mm512_set1_ps(base));
+    _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), sum));
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_avx512(int bits, int count, int limbs, const oscar__codes *v,
+                                                     const float *weight, float *acc)
+{
+    size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
+    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
+    signed char limb[4 * 128];
+    float step[4], base[4];
+    int at, c, tile;
+    for (at = 0; at < v->dim; at += v->group) {
+        oscar__blend_limbs_avx512(count, limbs, v, scales, minima, weight, limb, step, base);
+        _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
+        _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
+        scales += 2 * v->tokens;
+        if (minima) minima += 2 * v->tokens;
+        for (c = 0; c < v->group; c += 16, p += 64, acc += 16) {
+            __m512i sum[16];
+            oscar__zeros_avx512(sum);
+            for (tile = 0; tile < 4; tile++) {
+                const unsigned char *line = p + (size_t)tile * tile_bytes;
+                _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
+                if (bits == 4) _mm_prefetch((const char *)line + 4 * row + v->ahead, _MM_HINT_T0);
+                oscar__sixteen_down_avx512(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+            }
+            oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum), step[0], base[0], acc);
+            if (count > 1)
+                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 2), step[1], base[1], acc + row);
+            if (count > 2)
+                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 4), step[2], base[2], acc + 2 * row);
+            if (count > 2)
+                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 6), step[3], base[3], acc + 3 * row);
+        }
+    }
+}
+
+static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, const oscar__codes *v, const float *weight,
+                                                     float *acc)
+{
+    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, 2, (v, weight, acc))
+}
+
+static OSCAR__AVX512 void oscar__attend_limbs_avx512(int limbs, int dim, int group, int query, const float *x,
+                                                     signed char *limb, float *step, float *sum)
+{
+    const __m512 finite = _mm512_set1_ps(FLT_MAX);
+    int at, c;
+    for (at = 0; at < dim; at += group, step += 4, sum += 4) {
+        __m512 most = _mm512_setzero_ps(), share, four[4];
+        __m512i all = _mm512_setzero_si512();
+        __mmask16 bad = 0;
+        float top, unit;
+        for (c = at; c < at + group; c += 16) {
+            __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + c));
+            bad = (__mmask16)(bad | _mm512_cmp_ps_mask(a, finite, _CMP_NLE_UQ));
+            most = _mm512_max_ps(most, a);
+        }
+        four[0] = four[1] = four[2] = four[3] = most;
+        top = _mm_cvtss_f32(oscar__largest4_avx512(four));
+        unit = bad ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(limbs) : 0;
+        share = _mm512_set1_ps(!bad && top > 1e-34f ? oscar__limbs_most(limbs) / top : 0);
+        for (c = at; c < at + group; c += 16) {
+            __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + c), share));
+            all = _mm512_add_epi32(all, n);
+            oscar__split_avx512(limbs, n, limb + 8 * c + 32 * query);
+        }
+        four[0] = four[1] = four[2] = four[3] = _mm512_cvtepi32_ps(all);
+        step[query] = unit;
+        sum[query] = unit * _mm_cvtss_f32(oscar__sum4_avx512(four));
+    }
+}
+
+static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int group, const unsigned char *bytes,
+                                                    const signed char *limb, const float *step, float *out)
+{
+    int at, c, j;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    for (at = 0; at < dim; at += group, step += 4) {
+        __m512i a = _mm512_setzero_si512(), b = a;
+        int32_t sum[32];
+        for (c = at; c < at + group; c += 16) {
+            __m512i n = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(bytes + c)));
+            a = _mm512_dpbusd_epi32(a, n, _mm512_loadu_si512(limb + 8 * c));
+            b = _mm512_dpbusd_epi32(b, n, _mm512_loadu_si512(limb + 8 * c + 64));
+        }
+        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0x4e));
+        b = _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0x4e));
+        _mm512_storeu_si512(sum, _mm512_add_epi32(a, _mm512_shuffle_epi32(a, (_MM_PERM_ENUM)0xb1)));
+        _mm512_storeu_si512(sum + 16, _mm512_add_epi32(b, _mm512_shuffle_epi32(b, (_MM_PERM_ENUM)0xb1)));
+        for (j = 0; j < 4; j++)
+            out[j] += step[j] * (limbs > 1 ? 256 * (float)sum[8 * j] + (float)sum[8 * j + 4] : (float)sum[8 * j]);
+    }
+}
+
+/* 2^x = 2^n p(x - n), n the nearest whole number, p of degree 5 with the least relative error on -0.5 .. 0.5 of those
+   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -126 it is 0. NaN stays NaN. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp2_avx512(__m512 x)
+{
+    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
+    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(x, n), p;
+    p = _mm512_fmadd_ps(_mm512_set1_ps(1.326473663e-3f), f, _mm512_set1_ps(9.671516716e-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550733581e-2f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402224243e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931470037e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_maskz_scalef_ps(some, p, n);
+}
+
+/* cap tanh(x / cap); the error is a few 1e-7 of cap. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__cap_avx512(__m512 x, float cap)
+{
+    const __m512 one = _mm512_set1_ps(1);
+    __m512 y = _mm512_div_ps(x, _mm512_set1_ps(cap)), e;
+    y = _mm512_min_ps(_mm512_set1_ps(10), y);   /* in this order NaN stays */
+    y = _mm512_max_ps(_mm512_set1_ps(-10), y);
+    e = oscar__exp2_avx512(_mm512_mul_ps(y, _mm512_set1_ps(2 * OSCAR__LOG2E)));
+    return _mm512_mul_ps(_mm512_set1_ps(cap), _mm512_div_ps(_mm512_sub_ps(e, one), _mm512_add_ps(e, one)));
+}
+
+/* Lanes below n. */
+OSCAR__INLINE unsigned oscar__lanes_below(int n) { return n <= 0 ? 0 : n < 16 ? (1u << n) - 1 : 0xffff; }
+
+/* Products of a query -> capped logits where there is a cap; -inf where masked. */
+static OSCAR__AVX512 void oscar__logits_avx512(float scale, float cap, int first, int end, float *score)
+{
+    int t;
+    for (t = 0; t < OSCAR__BLOCK; t += 16) {
+        __m512 logit = _mm512_loadu_ps(score + t);
+        unsigned seen = oscar__lanes_below(end - t) & ~oscar__lanes_below(first - t);
+        if (cap > 0) logit = oscar__cap_avx512(_mm512_mul_ps(logit, _mm512_set1_ps(scale)), cap);
+        _mm512_storeu_ps(score + t, _mm512_mask_blend_ps((__mmask16)seen, _mm512_set1_ps(-HUGE_VALF), logit));
+    }
+}
+
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__largest_avx512(const float *score)
+{
+    return _mm512_max_ps(_mm512_max_ps(_mm512_loadu_ps(score), _mm512_loadu_ps(score + 16)),
+                         _mm512_max_ps(_mm512_loadu_ps(score + 32), _mm512_loadu_ps(score + 48)));
+}
+
+/* 16 weights 2^(unit (score - base)): 0 or less is the exponent, also of huge scores. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weights16_avx512(float *score, float unit, float base)
+{
+    __m512 below = _mm512_sub_ps(_mm512_loadu_ps(score), _mm512_set1_ps(base));
+    __m512 weight = oscar__exp2_avx512(_mm512_mul_ps(below, _mm512_set1_ps(unit)));
+    _mm512_storeu_ps(score, weight);
+    return weight;
+}
+
+static OSCAR__AVX512 int oscar__attend_softmax_avx512(int count, float scale, float cap, const int *first,
+                                                      const int *end, float *score, float *top, float *sum,
+                                                      float *factor)
+{
+    float unit = cap > 0 ? OSCAR__LOG2E : scale * OSCAR__LOG2E, base[4];
+    __m512 x[4];
+    __m128 before = _mm_loadu_ps(top), after, same, grown;
+    int j;
+    for (j = 0; j < count && (cap > 0 || first); j++)
+        oscar__logits_avx512(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
+    for (j = 0; j < 4; j++) x[j] = oscar__largest_avx512(score + (j < count ? j : 0) * OSCAR__BLOCK);
+    after = _mm_max_ps(before, oscar__largest4_avx512(x));
+    same = _mm_cmp_ps(after, before, _CMP_EQ_OQ);
+    _mm_storeu_ps(top, after);
+    after = _mm_andnot_ps(_mm_cmp_ps(after, _mm_set1_ps(-HUGE_VALF), _CMP_EQ_OQ), after);   /* no key yet: 0 */
+    _mm_storeu_ps(base, after);
+    for (j = 0; j < 4; j++) {
+        float *row = score + j * OSCAR__BLOCK;
+        x[j] = _mm512_setzero_ps();
+        if (j >= count) continue;
+        x[j] = _mm512_add_ps(_mm512_add_ps(oscar__weights16_avx512(row, unit, base[j]),
+                                           oscar__weights16_avx512(row + 16, unit, base[j])),
+                             _mm512_add_ps(oscar__weights16_avx512(row + 32, unit, base[j]),
+                                           oscar__weights16_avx512(row + 48, unit, base[j])));
+    }
+    grown = _mm_mul_ps(_mm_sub_ps(before, after), _mm_set1_ps(unit));
+    grown = _mm256_castps256_ps128(_mm512_extractf32x8_ps(oscar__exp2_avx512(_mm512_castps128_ps512(grown)), 0));
+    grown = _mm_blendv_ps(grown, _mm_set1_ps(1), same);
+    _mm_storeu_ps(factor, grown);
+    _mm_storeu_ps(sum, _mm_fmadd_ps(_mm_loadu_ps(sum), grown, oscar__sum4_avx512(x)));
+    return (_mm_movemask_ps(same) & ((1 << count) - 1)) != (1 << count) - 1;
+}
+
+static OSCAR__AVX512 void oscar__attend_rescale_avx512(int count, int dim, const float *factor, float *acc)
+{
+    int j, c;
+    for (j = 0; j < count; j++, acc += dim)
+        for (c = 0; c < dim; c += 16)
+            _mm512_storeu_ps(acc + c, _mm512_mul_ps(_mm512_loadu_ps(acc + c), _mm512_set1_ps(factor[j])));
+}
+
+/* 16 values of a row as floats. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__widen16_avx512(oscar_type type, oscar_type round, const unsigned char *p)
+{
+    __m512 x;
+    if (type == OSCAR_BF16)
+        x = _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16));
+    else if (type == OSCAR_F16) x = oscar__halves_avx512(p);
+    else x = _mm512_loadu_ps((const void *)p);
+    if (round == OSCAR_BF16 && type != OSCAR_BF16) {
+        __m512i bits = _mm512_castps_si512(x);
+        __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        x = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)));
+    }
+    if (round == OSCAR_F16 && type != OSCAR_F16)
+        x = _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    return x;
+}
+
+static OSCAR__AVX512 void oscar__attend_widen_avx512(oscar_type type, oscar_type round, int rows, int dim,
+                                                     const unsigned char *x, ptrdiff_t stride, float *out)
+{
+    int r, c, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r++, x += stride, out += dim)
+        for (c = 0; c < dim; c += 16)
+            _mm512_storeu_ps(out + c, oscar__widen16_avx512(type, round, x + c * size));
+}
+
+/* The four products of a row with queries x0, x1, ..., and of the next one. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(int count, int rows, int dim, const float *x,
+                                                        ptrdiff_t x_stride, const char *m, ptrdiff_t m_stride,
+                                                        float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
+    const float *x3 = x + (count > 3 ? 3 * one : 0);
+    int r, c;
+    for (r = 0; r < rows; r++, m += m_stride, out++) {
+        __m512 sum[4];
+        float products[4];
+        sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+        for (c = 0; c < dim; c += 16) {
+            __m512 row = _mm512_loadu_ps((const void *)(m + (size_t)c * sizeof(float)));
+            sum[0] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x + c), sum[0]);
+            if (count > 1) sum[1] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x1 + c), sum[1]);
+            if (count > 2) sum[2] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x2 + c), sum[2]);
+            if (count > 3) sum[3] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x3 + c), sum[3]);
+        }
+        _mm_storeu_ps(products, oscar__sum4_avx512(sum));
+        out[0] = products[0];
+        if (count > 1) out[to] = products[1];
+        if (count > 2) out[2 * to] = products[2];
+        if (count > 3) out[3 * to] = products[3];
+    }
+}
+
+static OSCAR__AVX512 void oscar__attend_products_avx512(int count, int rows, int dim, const float *x,
+                                                        ptrdiff_t x_stride, const void *m, ptrdiff_t m_stride,
+                                                        float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__products_avx512(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__products_avx512(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__products_avx512(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    default: oscar__products_avx512(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+/* out += the sum over rows, for 16 wide channels; rows in order. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(int count, int wide, int rows, const float *weight, size_t one,
+                                                         const char *m, ptrdiff_t m_stride, float *out, size_t to)
+{
+    __m512 sum[4][2];
+    int r, j;
+    for (j = 0; j < count; j++) {
+        sum[j][0] = _mm512_loadu_ps(out + (size_t)j * to);
+        if (wide > 1) sum[j][1] = _mm512_loadu_ps(out + (size_t)j * to + 16);
+    }
+    for (r = 0; r < rows; r++, m += m_stride, weight++) {
+        __m512 a = _mm512_loadu_ps((const void *)m), b = a;
+        if (wide > 1) b = _mm512_loadu_ps((const void *)(m + 64));
+        sum[0][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[0]), sum[0][0]);
+        if (wide > 1) sum[0][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[0]), sum[0][1]);
+        if (count > 1) sum[1][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[one]), sum[1][0]);
+        if (count > 1 && wide > 1) sum[1][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[one]), sum[1][1]);
+        if (count > 2) sum[2][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[2 * one]), sum[2][0]);
+        if (count > 2 && wide > 1) sum[2][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[2 * one]), sum[2][1]);
+        if (count > 3) sum[3][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[3 * one]), sum[3][0]);
+        if (count > 3 && wide > 1) sum[3][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[3 * one]), sum[3][1]);
+    }
+    for (j = 0; j < count; j++) {
+        _mm512_storeu_ps(out + (size_t)j * to, sum[j][0]);
+        if (wide > 1) _mm512_storeu_ps(out + (size_t)j * to + 16, sum[j][1]);
+    }
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine_avx512(int count, int rows, int dim, const float *weight,
+                                                       ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+                                                       float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    int c;
+    for (c = 0; c + 32 <= dim; c += 32)
+        oscar__combine16_avx512(count, 2, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+    if (c < dim)
+        oscar__combine16_avx512(count, 1, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+}
+
+static OSCAR__AVX512 void oscar__attend_combine_avx512(int count, int rows, int dim, const float *weight,
+                                                       ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
+                                                       float *out, ptrdiff_t out_stride)
+{
+    const char *first = (const char *)m;
+    switch (count) {
+    case 1: oscar__combine_avx512(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 2: oscar__combine_avx512(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    case 3: oscar__combine_avx512(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    default: oscar__combine_avx512(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
+    }
+}
+
+static const oscar__attend_kernels oscar__attend_avx512 = {
+    oscar__attend_widen_avx512, oscar__attend_products_avx512, oscar__attend_combine_avx512, oscar__attend_limbs_avx512,
+    oscar__attend_mean_avx512, oscar__attend_score_avx512, oscar__attend_softmax_avx512, oscar__attend_rescale_avx512,
+    oscar__attend_blend_avx512
+};
+
+#if defined(__GNUC__) && !defined(__clang__)
+#  pragma GCC diagnostic pop
+#endif
+#endif /* OSCAR__HAS_AVX512 */
+
+/* == 3.19 KERNELS: AMX == */
+
+/* == 3.20 KERNELS: NEON == */
+
+/* == 3.21 WHICH INSTRUCTION SET == */
+
+static const oscar__kernels oscar__scalar_kernels = {
+    OSCAR_ISA_SCALAR,
+    oscar__load, oscar__store, oscar__load_rounded, oscar__finite,
+    oscar__fwht_row, oscar__butterfly, oscar__rotate_rows, oscar__centre_row,
+    oscar__sum_products, oscar__encode_rows, oscar__pack_tile, oscar__put_halves,
+    oscar__mean_sum, oscar__mean_levels,
+    oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles,
+    oscar__add_row_sum, oscar__add_tile, oscar__widen, oscar__weigh_copy, oscar__turn_halves,
+    oscar__exp_row, oscar__weigh_row, NULL
+};
+#if defined(OSCAR__HAS_AVX2)
+static const oscar__kernels oscar__avx2_kernels = {
+    OSCAR_ISA_AVX2,
+    oscar__load_avx2, oscar__store_avx2, oscar__load_rounded_avx2, oscar__finite_avx2,
+    oscar__fwht_avx2, oscar__butterfly_avx2, oscar__rotate_avx2, oscar__centre_avx2,
+    oscar__sum_products_avx2, oscar__encode_avx2, oscar__pack_avx2, oscar__put_halves_avx2,
+    oscar__mean_sum_avx2, oscar__mean_levels_avx2,
+    oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2, oscar__eigh_angles_avx2,
+    oscar__add_row_sum_avx2, oscar__add_tile_avx2, oscar__widen_avx2, oscar__weigh_copy_avx2,
+    oscar__turn_halves_avx2, oscar__exp_row_avx2, oscar__weigh_row_avx2, &oscar__attend_avx2
+};
+#endif
+#if defined(OSCAR__HAS_AVX512)
+static const oscar__kernels oscar__avx512_kernels = {
+    OSCAR_ISA_AVX512,
+    oscar__load_avx512, oscar__store_avx512, oscar__load_rounded_avx512, oscar__finite_avx512,
+    oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__centre_avx512,
+    oscar__sum_products_avx512, oscar__encode_avx512, oscar__pack_avx2, oscar__put_halves_avx2,
+    oscar__mean_sum_avx512, oscar__mean_levels_avx512,
+    oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,
+    oscar__add_row_sum_avx512, oscar__add_tile_avx512, oscar__widen_avx512, oscar__weigh_copy_avx512,
+    oscar__turn_halves_avx512, oscar__exp_row_avx512, oscar__weigh_row_avx512, &oscar__attend_avx512
+};
+#endif
+
+#if defined(OSCAR__HAS_AVX2)
+
+/* registers: eax, ebx, ecx, edx of a leaf; zeros where the processor has no such leaf. */
+static void oscar__cpuid(unsigned leaf, unsigned subleaf, unsigned registers[4])
+{
+#if defined(_MSC_VER)
+    int words[4] = { 0 }, i;
+    __cpuid(words, 0);
+    if ((unsigned)words[0] >= leaf) __cpuidex(words, (int)leaf, (int)subleaf);
+    else memset(words, 0, sizeof words);
+    for (i = 0; i < 4; i++) registers[i] = (unsigned)words[i];
+#else
+    memset(registers, 0, 4 * sizeof *registers);
+    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf)
+        __cpuid_count(leaf, subleaf, registers[0], registers[1], registers[2], registers[3]);
+#endif
+}
+
+/* The register state that the operating system saves. */
+static uint64_t oscar__xgetbv(void)
+{
+#if defined(_MSC_VER)
+    return _xgetbv(0);
+#else
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+#endif
+}
+
+static int oscar__all_bits(uint64_t word, uint64_t bits) { return (word & bits) == bits; }
+
+#endif
+
+/* NULL if it is not in this build or not on this machine. */
+static const oscar__kernels *oscar__kernels_of(oscar_isa isa)
+{
+#if defined(OSCAR__HAS_AVX2)
+    unsigned one[4], seven[4];
+    uint64_t saved = 0;
+    int avx2, avx512;
+    oscar__cpuid(1, 0, one);
+    oscar__cpuid(7, 0, seven);
+    if (one[2] >> 27 & 1) saved = oscar__xgetbv();   /* OSXSAVE */
+    avx2 = oscar__all_bits(one[2], 1u << 12 | 1u << 29) /* FMA, F16C */ && oscar__all_bits(seven[1], 1u << 5)
+           && oscar__all_bits(saved, 6);
+    avx512 = avx2 && oscar__all_bits(seven[1], 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31) /* F, DQ, BW, VL */
+             && oscar__all_bits(seven[2], 1u << 11) /* VNNI */ && oscar__all_bits(saved, 0xe6);
+    if (isa == OSCAR_ISA_AVX2 && avx2) return &oscar__avx2_kernels;
+#if defined(OSCAR__HAS_AVX512)
+    if (isa == OSCAR_ISA_AVX512 && avx512) return &oscar__avx512_kernels;
+#else
+    (void)avx512;
+#endif
+#endif
+    return isa == OSCAR_ISA_SCALAR ? &oscar__scalar_kernels : NULL;
+}
+
+static const oscar__kernels *oscar__kernels_best(void)
+{
+    int isa;
+    for (isa = OSCAR_ISA_COUNT - 1; isa > OSCAR_ISA_SCALAR; isa--) {
+        const oscar__kernels *kernels = oscar__kernels_of((oscar_isa)isa);
+        if (kernels) return kernels;
+    }
+    return &oscar__scalar_kernels;
+}
+
+/* The table in use, NULL before the first call. Threads that race write the same value. */
+#if defined(OSCAR_NO_ATOMICS)
+static const oscar__kernels *oscar__isa_kernels;
+#  define OSCAR__LOAD(p) (p)
+#  define OSCAR__STORE(p, value) ((p) = (value))
+#elif defined(_MSC_VER)
+static const oscar__kernels *volatile oscar__isa_kernels;   /* an aligned pointer is read and written whole */
+#  define OSCAR__LOAD(p) (p)
+#  define OSCAR__STORE(p, value) ((p) = (value))
+#else
+static const oscar__kernels *oscar__isa_kernels;
+#  define OSCAR__LOAD(p) __atomic_load_n(&(p), __ATOMIC_RELAXED)
+#  define OSCAR__STORE(p, value) __atomic_store_n(&(p), (value), __ATOMIC_RELAXED)
+#endif
+
+static const oscar__kernels *oscar__kernels_now(void)
+{
+    const oscar__kernels *kernels = OSCAR__LOAD(oscar__isa_kernels);
+    if (!kernels) {
+        kernels = oscar__kernels_best();
+        OSCAR__STORE(oscar__isa_kernels, kernels);
+    }
+    return kernels;
+}
+
+OSCAR_API oscar_isa oscar_isa_active(void) { return oscar__kernels_now()->isa; }
 
 OSCAR_API oscar_result oscar_isa_force(oscar_isa isa)
 {
+    const oscar__kernels *kernels;
     if ((int)isa < OSCAR_ISA_AUTO || (int)isa >= OSCAR_ISA_COUNT) return OSCAR_ERR_ARGUMENT;
-    return isa == OSCAR_ISA_AUTO || isa == OSCAR_ISA_SCALAR ? OSCAR_OK : OSCAR_ERR_ISA;
+    kernels = isa == OSCAR_ISA_AUTO ? oscar__kernels_best() : oscar__kernels_of(isa);
+    if (!kernels) return OSCAR_ERR_ISA;
+    OSCAR__STORE(oscar__isa_kernels, kernels);
+    return OSCAR_OK;
 }
 
 OSCAR_API const char *oscar_isa_name(oscar_isa isa)

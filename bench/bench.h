@@ -493,44 +493,4 @@ BENCH_UNUSED static void bench_parallel(int parts, void (*run)(void *, int, int)
         if (++spins % BENCH_SPINS == 0) sched_yield();
 }
 
-/* == 5 BANDWIDTH == */
-
-/* Every part reads its share of the bytes once: what memory or cache can give.
-     read   OR of all words; NULL: bench_read_words. Wider loads read faster where a core has them. */
-typedef struct bench_reader {
-    const void *data;
-    size_t bytes;             /* a multiple of 512 */
-    int threads;
-    uint64_t (*read)(const void *data, size_t bytes);
-    uint64_t sum[BENCH_THREADS_MAX];
-} bench_reader;
-
-/* 16 words of 64 bits at a time. */
-BENCH_UNUSED static uint64_t bench_read_words(const void *data, size_t bytes)
-{
-    const uint64_t *p = (const uint64_t *)data;
-    uint64_t lane[16] = { 0 };
-    size_t i;
-    int l;
-    for (i = 0; i < bytes / 128; i++, p += 16)
-        for (l = 0; l < 16; l++) lane[l] |= p[l];
-    for (l = 1; l < 16; l++) lane[0] |= lane[l];
-    return lane[0];
-}
-
-static void bench_read_part(void *argument, int part, int parts)
-{
-    bench_reader *r = (bench_reader *)argument;
-    size_t blocks = r->bytes / 512, first = blocks * (size_t)part / (size_t)parts * 512;
-    size_t end = blocks * ((size_t)part + 1) / (size_t)parts * 512;
-    const unsigned char *p = (const unsigned char *)r->data + first;
-    r->sum[part] = r->read ? r->read(p, end - first) : bench_read_words(p, end - first);
-}
-
-BENCH_UNUSED static void bench_read(void *argument)
-{
-    bench_reader *r = (bench_reader *)argument;
-    bench_parallel(r->threads, bench_read_part, r);
-}
-
 #endif

@@ -4,14 +4,15 @@
        graded    the same with channels scaled by 10^0 to 10^-6 in random order: eigenvalues over 12 decades
 
    Before timing: orthogonality max |V^T V - I|, residual max |A V - V W| / |A|, and eigenvalues, relative, against a
-   two-sided Jacobi of this file in long double. Peer: dgesvj, LAPACK's one-sided Jacobi, on the same matrices, from
-   liblapack.so.3 if there is one. */
+   two-sided Jacobi of this file in long double. Peers on the same matrices, from liblapack.so.3 or from the OpenBLAS
+   that the environment's BENCH_LAPACK names, if there is one: dgesvj, LAPACK's one-sided Jacobi, and dsyevd, its divide
+   and conquer, which is faster and loses small eigenvalues. */
 #include "bench.h"
 #include "../tests/jacobi.h"
 
 #include <dlfcn.h>
 
-enum { DIM_MAX = 256, KINDS = 2, SIZES = 3 };
+enum { DIM_MAX = 256, KINDS = 2, SIZES = 3, OURS = 0, DGESVJ = 1, DSYEVD = 2, SOLVERS = 3 };
 
 static const char *const KIND_NAMES[KINDS] = { "wishart", "graded" };
 static const int DIMS[SIZES] = { 64, 128, 256 };
@@ -20,13 +21,22 @@ typedef void dgesvj_function(const char *joba, const char *jobu, const char *job
                              double *a, const int *lda, double *sva, const int *mv, double *v, const int *ldv,
                              double *work, const int *lwork, int *info, size_t, size_t, size_t);
 
+typedef void dsyevd_function(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w,
+                             double *work, const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t);
+
+static const char *const SOLVER_NAMES[SOLVERS] = { "oscar_eigh", "dgesvj", "dsyevd" };
+
 static dgesvj_function *dgesvj;
+static dsyevd_function *dsyevd;
+
+/* Of dsyevd, for the largest dimension; dgesvj needs less. */
+enum { WORK = 1 + 6 * DIM_MAX + 2 * DIM_MAX * DIM_MAX, INTEGER_WORK = 3 + 5 * DIM_MAX };
 
 typedef struct eigh_job {
     int dim;
     const double *a;          /* [dim][dim] */
     double *vectors, *values;
-    void *scratch;            /* of oscar_eigh, or work of dgesvj */
+    void *scratch;            /* of oscar_eigh, or work of LAPACK */
 } eigh_job;
 
 /* == MATRICES == */
@@ -129,52 +139,89 @@ static void run_dgesvj(void *argument)   /* overwrites its matrix, so each call 
     bench_check(info == 0, "dgesvj");
 }
 
-static void find_dgesvj(void)
+static void run_dsyevd(void *argument)
 {
-    void *library = dlopen("liblapack.so.3", RTLD_NOW), *symbol = library ? dlsym(library, "dgesvj_") : NULL;
+    static int integers[INTEGER_WORK];
+    const eigh_job *job = (const eigh_job *)argument;
+    const int n = job->dim, lwork = WORK, liwork = INTEGER_WORK;
+    int info = 0;
+    memcpy(job->vectors, job->a, (size_t)n * (size_t)n * sizeof *job->a);
+    dsyevd("V", "L", &n, job->vectors, &n, job->values, (double *)job->scratch, &lwork, integers, &liwork, &info, 1, 1);
+    bench_check(info == 0, "dsyevd");
+}
+
+static void (*const RUN[SOLVERS])(void *) = { run_eigh, run_dgesvj, run_dsyevd };
+
+static void find_lapack(void)
+{
+    const char *name = getenv("BENCH_LAPACK");
+    void *library = dlopen(name ? name : "liblapack.so.3", RTLD_NOW), *symbol;
+    if (name && !library) printf("# peer      %s\n", dlerror());
+    if (!library) return;
+    printf("# peer      LAPACK of %s\n", name ? "OpenBLAS" : "liblapack.so.3");
+    symbol = dlsym(library, "dgesvj_");
     memcpy(&dgesvj, &symbol, sizeof dgesvj);   /* ISO C has no cast from void * to a function pointer */
+    symbol = dlsym(library, "dsyevd_");
+    memcpy(&dsyevd, &symbol, sizeof dsyevd);
+}
+
+static int have(int solver) { return solver == OURS || (solver == DGESVJ ? dgesvj != NULL : dsyevd != NULL); }
+
+static const bench_case *find(const bench_table *table, int solver, int kind, int dim)
+{
+    return bench_find(table, solver ? OSCAR_ISA_AUTO : bench.best, "%s, %s, D = %d", SOLVER_NAMES[solver],
+                      KIND_NAMES[kind], dim);
+}
+
+/* Ratios on well-conditioned matrices; on graded ones with `graded` in the name. */
+static void print_figures(const bench_table *table)
+{
+    int size, kind, who;
+    for (size = 0; size < SIZES; size++)
+        bench_figure(OSCAR_ISA_AUTO, 1e6 * find(table, OURS, 0, DIMS[size])->median, "us", "eigh.D%d.us", DIMS[size]);
+    for (who = DGESVJ; who < SOLVERS; who++) {
+        if (!have(who)) SKIP(SOLVER_NAMES[who], "no LAPACK with it");
+        for (size = 0; size < SIZES && have(who); size++)
+            for (kind = 0; kind < KINDS; kind++)
+                bench_figure(OSCAR_ISA_AUTO, find(table, who, kind, DIMS[size])->median
+                                             / find(table, OURS, kind, DIMS[size])->median, "1", "eigh.D%d.%sover_%s%s",
+                             DIMS[size], kind ? "graded." : "", getenv("BENCH_LAPACK") ? "openblas_" : "",
+                             SOLVER_NAMES[who]);
+    }
 }
 
 int main(int argc, char **argv)
 {
-    static eigh_job jobs[SIZES][KINDS][2];
+    static eigh_job jobs[SIZES][KINDS][SOLVERS];
     static bench_table table;
     double graded_error = -1;
     int size, kind, who;
     bench_begin("bench_eigh", "", argc, argv);
-    find_dgesvj();
+    find_lapack();
     for (size = 0; size < SIZES; size++)
         for (kind = 0; kind < KINDS; kind++) {
             int n = DIMS[size];
             size_t bytes = (size_t)n * (size_t)n * sizeof(double);
             double *a = (double *)bench_alloc(bytes), error;
             make_covariance(n, kind, a);
-            for (who = 0; who < 2; who++) {
+            for (who = 0; who < SOLVERS; who++) {
                 eigh_job *job = &jobs[size][kind][who];
-                bench_case c = bench_case_of(who ? run_dgesvj : run_eigh, job, "%s, %s, D = %d",
-                                             who ? "dgesvj" : "oscar_eigh", KIND_NAMES[kind], n);
+                bench_case c = bench_case_of(RUN[who], job, "%s, %s, D = %d", SOLVER_NAMES[who], KIND_NAMES[kind],
+                                             n);
                 job->dim = n;
                 job->a = a;
                 job->vectors = (double *)bench_alloc(bytes);
                 job->values = (double *)bench_alloc((size_t)n * sizeof(double));
-                job->scratch = bench_alloc(who ? 4 * DIM_MAX * sizeof(double) : oscar_eigh_scratch(n));
+                job->scratch = bench_alloc(who ? WORK * sizeof(double) : oscar_eigh_scratch(n));
                 c.isa = who ? OSCAR_ISA_AUTO : bench.best;
-                if (!who || dgesvj) bench_add(&table, c);
+                if (have(who)) bench_add(&table, c);
             }
             error = check(&jobs[size][kind][0], KIND_NAMES[kind]);
             if (n == 128 && kind == 1) graded_error = error;
         }
     bench_time(&table, 0.05);
     bench_print(&table, 1e6, "us");
-
-    for (size = 0; size < SIZES; size++)
-        bench_figure(OSCAR_ISA_AUTO, 1e6 * bench_find(&table, bench.best, "oscar_eigh, wishart, D = %d",
-                                                      DIMS[size])->median, "us", "eigh.D%d.us", DIMS[size]);
-    if (dgesvj)
-        bench_figure(OSCAR_ISA_AUTO, bench_find(&table, OSCAR_ISA_AUTO, "dgesvj, wishart, D = 128")->median
-                                     / bench_find(&table, bench.best, "oscar_eigh, wishart, D = 128")->median, "1",
-                     "eigh.D128.over_dgesvj");
-    else SKIP("eigh.D128.over_dgesvj", "no liblapack.so.3 with dgesvj");
+    print_figures(&table);
     if (graded_error >= 0) bench_figure(OSCAR_ISA_AUTO, graded_error, "1", "eigh.graded.relerr");
     else SKIP("eigh.graded.relerr", "long double is no wider than double here");
     return 0;

@@ -2,8 +2,9 @@
 
    Before anything is timed every output is compared with the plain reading in tests/reference.h: bytes and decoded rows
    exactly, transforms with double arithmetic. Baselines: a textbook butterfly and a textbook vector-matrix product of
-   this file, and memcpy of the same bytes. */
+   this file, the method of FFHT (plain_fwht.h), and memcpy of the same bytes. */
 #include "bench.h"
+#include "plain_fwht.h"
 
 enum { ROWS = 256, DIM_MAX = 512 };
 
@@ -75,6 +76,12 @@ static void run_textbook_fwht(void *argument)
     }
 }
 
+static void run_ffht(void *argument)
+{
+    rows_job *job = (rows_job *)argument;
+    plain_fwht(job->dim, ROWS, job->x, job->out);
+}
+
 static void run_rotate(void *argument)
 {
     rows_job *job = (rows_job *)argument;
@@ -112,9 +119,19 @@ static void check_transform(const rows_job *job, const float *matrix, oscar_isa 
     bench_close(worst, 1e-6, isa, "%s %d against double", what, job->dim);
 }
 
+/* The method of FFHT leaves the scale out. */
+static void check_ffht(const rows_job *job)
+{
+    int i;
+    run_ffht((void *)job);
+    for (i = 0; i < ROWS * job->dim; i++) job->out[i] *= 1.0f / sqrtf((float)job->dim);
+    check_transform(job, NULL, OSCAR_ISA_AUTO, "method of FFHT");
+}
+
+static const int sizes[4] = { 64, 128, 256, 512 };
+
 static void measure_transforms(const rows_job *pattern)
 {
-    static const int sizes[4] = { 64, 128, 256, 512 };
     static bench_table table;
     oscar_isa isa;
     int s;
@@ -130,13 +147,18 @@ static void measure_transforms(const rows_job *pattern)
         }
         bench_add_isas(&table, rows_case(run_fwht, job, bytes, "FWHT"));
         bench_add(&table, rows_case(run_textbook_fwht, job, bytes, "textbook FWHT"));
+        if (plain_fwht_here()) {
+            check_ffht(job);
+            bench_add(&table, rows_case(run_ffht, job, bytes, "method of FFHT"));
+        }
         bench_add(&table, rows_case(run_memcpy, job, bytes, "memcpy"));
         if (job->dim == 512) continue;
         bench_add_isas(&table, rows_case(run_rotate, job, bytes, "dense"));
         bench_add(&table, rows_case(run_textbook_rotate, job, bytes, "textbook dense"));
     }
     bench_time(&table, 2e-3);
-    printf("\nTransforms: time, bytes read and written, for one row; baselines: textbook loops of this file, memcpy\n");
+    printf("\nTransforms: time, bytes read and written, for one row; baselines: textbook loops of this file, the "
+           "method of FFHT, memcpy\n");
     bench_print(&table, 1e9, "ns");
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
         for (s = 0; s < 4; s++) {
@@ -145,10 +167,93 @@ static void measure_transforms(const rows_job *pattern)
             double textbook = bench_find(&table, OSCAR_ISA_AUTO, "textbook FWHT, D = %d", n)->median;
             bench_figure(isa, fwht * 1e9 / ROWS, "ns", "fwht.D%d.ns", n);
             bench_figure(isa, textbook / fwht, "1", "fwht.D%d.over_textbook", n);
+            if (plain_fwht_here())
+                bench_figure(isa, bench_find(&table, OSCAR_ISA_AUTO, "method of FFHT, D = %d", n)->median / fwht, "1",
+                             "fwht.D%d.over_ffht", n);
             if (n == 512) continue;
             bench_figure(isa, bench_find(&table, isa, "dense, D = %d", n)->median * 1e9 / ROWS, "ns", "rotate.D%d.ns",
                          n);
         }
+}
+
+/* == TRANSFORMS, STREAMED == */
+
+/* Rows that come from memory and go back there, in place. */
+enum { STREAM_ROWS = 100000 };
+
+typedef struct stream_job { int dim; float *x; const float *source; } stream_job;
+
+/* The baseline has no scale: without new rows its numbers would grow. */
+static void stream_fill(void *argument)
+{
+    const stream_job *job = (const stream_job *)argument;
+    size_t count = (size_t)STREAM_ROWS * (size_t)job->dim, some = (size_t)ROWS * DIM_MAX, at;
+    for (at = 0; at < count; at += some)
+        memcpy(job->x + at, job->source, (count - at < some ? count - at : some) * sizeof(float));
+}
+
+static void stream_fwht(void *argument)
+{
+    const stream_job *job = (const stream_job *)argument;
+    (void)oscar_fwht(job->dim, STREAM_ROWS, job->x, job->x);
+}
+
+static void stream_ffht(void *argument)
+{
+    const stream_job *job = (const stream_job *)argument;
+    plain_fwht(job->dim, STREAM_ROWS, job->x, job->x);
+}
+
+static void stream_scale(void *argument)   /* what memory gives to anything that works in place */
+{
+    const stream_job *job = (const stream_job *)argument;
+    size_t count = (size_t)STREAM_ROWS * (size_t)job->dim, i;
+    for (i = 0; i < count; i++) job->x[i] *= 0.5f;
+}
+
+static bench_case stream_case(void (*run)(void *), stream_job *job, const char *name)
+{
+    bench_case c = bench_case_of(run, job, "streamed %s, D = %d", name, job->dim);
+    c.prepare = stream_fill;
+    c.units = STREAM_ROWS;
+    c.bytes = 8.0 * STREAM_ROWS * job->dim;
+    c.out = job->x;
+    c.out_size = (size_t)(16 * job->dim) * sizeof(float);
+    return c;
+}
+
+static void measure_streams(const float *source)
+{
+    static bench_table table;
+    static stream_job streams[4];
+    size_t bytes = (size_t)STREAM_ROWS * DIM_MAX * sizeof(float);
+    float *x = (float *)bench_alloc(bytes);
+    oscar_isa isa;
+    int s;
+    for (s = 0; s < 4; s++) {
+        streams[s].dim = sizes[s];
+        streams[s].x = x;
+        streams[s].source = source;
+        bench_add_isas(&table, stream_case(stream_fwht, &streams[s], "FWHT"));
+        bench_add(&table, stream_case(stream_scale, &streams[s], "x *= c"));
+        if (plain_fwht_here()) bench_add(&table, stream_case(stream_ffht, &streams[s], "method of FFHT"));
+    }
+    bench_time(&table, 2e-3);
+    printf("\n%d rows in place, from memory and back; baselines: the method of FFHT, one product\n", STREAM_ROWS);
+    bench_print(&table, 1e9, "ns");
+    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
+        for (s = 0; s < 4; s++) {
+            int n = sizes[s];
+            double fwht = bench_find(&table, isa, "streamed FWHT, D = %d", n)->median;
+            double scale = bench_find(&table, OSCAR_ISA_AUTO, "streamed x *= c, D = %d", n)->median;
+            bench_figure(isa, fwht * 1e9 / STREAM_ROWS, "ns", "fwht.D%d.streamed.ns", n);
+            bench_figure(isa, fwht / scale, "1", "fwht.D%d.streamed.times_of_one_product", n);
+            if (plain_fwht_here())
+                bench_figure(isa, bench_find(&table, OSCAR_ISA_AUTO, "streamed method of FFHT, D = %d", n)->median
+                             / fwht, "1", "fwht.D%d.streamed.over_ffht", n);
+        }
+    if (!plain_fwht_here()) SKIP("fwht.over_ffht", "the baseline needs AVX");
+    bench_free(x, bytes);
 }
 
 /* == CODEC == */
@@ -382,39 +487,57 @@ static uint64_t sum_append(void *argument)
 }
 
 /* The settings that are compared. Clip off still finds minimum and maximum. */
-static int append_settings(append_job *out, const oscar_pair *dense)
+enum { SETTINGS = 7 };
+
+static int append_settings(append_job *out, const oscar_pair *dense, const oscar_pair *metric)
 {
-    static const struct { const char *name; oscar_fit fit; double k_clip, v_clip; int page_mean, dense; } table[5] = {
+    static const struct {
+        const char *name;
+        oscar_fit fit;
+        double k_clip, v_clip;
+        int page_mean, dense;     /* 2: K with a mean and a metric, V by FWHT, as is recommended */
+    } table[SETTINGS] = {
         { "FWHT, CLIP off, no page mean", OSCAR_CLIP, -1, -1, -1, 0 },
         { "FWHT, CLIP, no page mean", OSCAR_CLIP, 0.96, 0.92, -1, 0 },
         { "FWHT, UNBIASED, no page mean", OSCAR_UNBIASED, 0, 0, -1, 0 },
         { "FWHT, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 0 },
+        { "dense, CLIP, no page mean", OSCAR_CLIP, 0.96, 0.92, -1, 1 },
         { "dense, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 1 },
+        { "K dense with metric, V FWHT, UNBIASED", OSCAR_UNBIASED, 0, 0, 0, 2 },
     };
     int i;
-    for (i = 0; i < 5; i++) {
+    for (i = 0; i < SETTINGS; i++) {
         memset(&out[i], 0, sizeof out[i]);
         out[i].name = table[i].name;
         out[i].layer.k_fit = out[i].layer.v_fit = table[i].fit;
         out[i].layer.k_clip = table[i].k_clip;
         out[i].layer.v_clip = table[i].v_clip;
         out[i].layer.k_page_mean = table[i].page_mean;
-        out[i].layer.k = out[i].layer.v = table[i].dense ? dense : NULL;
+        out[i].layer.k = table[i].dense == 2 ? metric : table[i].dense ? dense : NULL;
+        out[i].layer.v = table[i].dense == 1 ? dense : NULL;
     }
-    return 5;
+    return SETTINGS;
 }
 
 static void measure_append(const float *k, const float *v)
 {
-    static append_job appends[5 * OSCAR_ISA_COUNT], settings[5];
-    static float room[HEADS][2 * DIM * DIM + DIM];
-    static oscar_pair dense[HEADS];
+    static append_job appends[SETTINGS * OSCAR_ISA_COUNT], settings[SETTINGS];
+    static float room[HEADS][2 * DIM * DIM + DIM], metric_room[HEADS][2 * DIM * DIM + DIM], metrics[HEADS][DIM * DIM];
+    static oscar_pair dense[HEADS], metric[HEADS];
     static bench_table table;
     test_random random = { 7 };
-    int i, count = 0, setting_count = append_settings(settings, dense);
+    int i, j, count = 0, setting_count = append_settings(settings, dense, metric);
     oscar_isa isa;
     bench_case copy;
-    for (i = 0; i < HEADS; i++) dense[i] = ref_random_pair(&random, OSCAR_DENSE, DIM, 0, 1, room[i]);
+    for (i = 0; i < HEADS; i++) {
+        dense[i] = ref_random_pair(&random, OSCAR_DENSE, DIM, 0, 1, room[i]);
+        metric[i] = ref_random_pair(&random, OSCAR_DENSE, DIM, 1, 1, metric_room[i]);
+        metric[i].metric = metrics[i];   /* symmetric, with 1 on the diagonal */
+        for (j = 0; j < DIM * DIM; j++) {
+            int low = j / DIM < j % DIM ? j / DIM : j % DIM, high = j / DIM + j % DIM - low;
+            metrics[i][j] = low == high ? 1.0f : (float)((low * 7 + high * 13 + i) % 17 - 8) / 120.0f;
+        }
+    }
     for (i = 0; i < setting_count; i++)
         for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
             append_job *job = &appends[count++];
@@ -443,8 +566,10 @@ static void measure_append(const float *k, const float *v)
            HEADS, DIM, PAGE);
     bench_print(&table, 1e6, "us");
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
-        static const char *const figures[5] = { "append.clip_off.us", "append.clip.us", "append.unbiased_no_mean.us",
-                                                "append.unbiased.us", "append.dense_unbiased.us" };
+        static const char *const figures[SETTINGS] = {
+            "append.clip_off.us", "append.clip.us", "append.unbiased_no_mean.us", "append.unbiased.us",
+            "append.dense_clip.us", "append.dense_unbiased.us", "append.metric.us"
+        };
         for (i = 0; i < setting_count; i++)
             bench_figure(isa, bench_find(&table, isa, "%s", settings[i].name)->median * 1e6 / STEPS, "us", "%s",
                          figures[i]);
@@ -474,6 +599,7 @@ int main(int argc, char **argv)
     pattern.out = (float *)bench_alloc(floats * sizeof(float));
     pattern.encoded = (unsigned char *)bench_alloc(4 * floats);
     measure_transforms(&pattern);
+    measure_streams(x);
     for (i = 0; i < 3; i++) measure_codec(&pattern, dims[i]);
     measure_append(x, x + SOURCE * TOKEN);
     return 0;

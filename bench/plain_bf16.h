@@ -5,11 +5,12 @@
        PLAIN_TARGET     the target attribute, or nothing
        PLAIN_LANES      floats a vector: 4, 8, 16
        PLAIN_BLOCK      vectors of 2 PLAIN_LANES channels that the value loop keeps in registers
+       PLAIN_TOKENS     tokens that the key loop keeps in registers
 
    Four query heads share each row. A bf16 number is the upper half of a float, so a 32-bit word of a row gives the
    float of its even channel by a shift and that of its odd channel by a mask; query and output are kept as even and odd
-   halves. While the keys of a page are read its values are fetched, and then the keys of the next page. Words are
-   little endian. Page of one KV head: keys [PLAIN_PAGE][PLAIN_DIM], then values alike. */
+   halves. While the keys of a page are read its values are fetched into the second cache, and then the keys of the next
+   page. Words are little endian. Page of one KV head: keys [PLAIN_PAGE][PLAIN_DIM], then values alike. */
 
 #ifndef PLAIN_BF16_H
 #define PLAIN_BF16_H
@@ -27,21 +28,28 @@ typedef struct plain_state {
 } plain_state;
 
 /* What the bench uses of one vector width.
-     attend  one KV head over all its pages; q is already scaled; pages points at the head's part of the first page
-     read    OR of all words */
+     attend  one KV head over all its pages; q is already scaled; pages points at the head's part of the first page */
 typedef struct plain_kernel {
     const char *name;
     void (*attend)(const unsigned char *pages, size_t page_bytes, int page_count, const plain_half *q,
                    plain_state *state);
-    uint64_t (*read)(const void *data, size_t bytes);
 } plain_kernel;
 
 #if defined(__clang__)
 #  define PLAIN_FAST                 /* clang contracts within an expression by itself, or by the pragma below */
 #  define PLAIN_CONTRACT _Pragma("clang fp contract(fast)")
+#  define PLAIN_UNROLL
 #else
 #  define PLAIN_FAST __attribute__((optimize("O3", "fp-contract=fast")))
 #  define PLAIN_CONTRACT
+#  define PLAIN_UNROLL _Pragma("GCC unroll 8")   /* else gcc keeps arrays of vectors in memory */
+#endif
+/* Lanes of two vectors; a builtin of clang and of gcc since 12. */
+#if defined(__clang__) || __GNUC__ >= 12
+#  define PLAIN_JOIN __builtin_shufflevector
+#  define PLAIN_TOKENS_AVX512 4
+#else
+#  define PLAIN_TOKENS_AVX512 1
 #endif
 #define PLAIN_INLINE PLAIN_TARGET static inline __attribute__((always_inline)) PLAIN_FAST
 
@@ -50,34 +58,59 @@ typedef struct plain_kernel {
 typedef float PLAIN(lanes) __attribute__((vector_size(4 * PLAIN_LANES)));
 typedef uint32_t PLAIN(words) __attribute__((vector_size(4 * PLAIN_LANES)));
 
-/* score[head][token] = q . k: per token down to four partial sums, which are added for all tokens at the end. */
+/* quads[token][4]: the lanes of PLAIN_TOKENS vectors, added down to four numbers each. */
+PLAIN_INLINE void PLAIN(fold)(const PLAIN(lanes) *sum, float *quads)
+{
+#if PLAIN_LANES == 16 && PLAIN_TOKENS == 4
+    PLAIN(lanes) low = PLAIN_JOIN(sum[0], sum[1], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+        + PLAIN_JOIN(sum[0], sum[1], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    PLAIN(lanes) high = PLAIN_JOIN(sum[2], sum[3], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+        + PLAIN_JOIN(sum[2], sum[3], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    low = PLAIN_JOIN(low, high, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+        + PLAIN_JOIN(low, high, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    memcpy(quads, &low, sizeof low);
+#else
+    int t, i;
+    for (t = 0; t < PLAIN_TOKENS; t++) {
+        plain_quad x[PLAIN_LANES / 4];
+        memcpy(x, &sum[t], sizeof x);
+        for (i = 1; i < PLAIN_LANES / 4; i++) x[0] += x[i];
+        memcpy(quads + 4 * t, &x[0], sizeof x[0]);
+    }
+#endif
+}
+
+/* score[head][token] = q . k, PLAIN_TOKENS tokens at a time: per token down to four partial sums, which are added for
+   all tokens at the end. */
 PLAIN_INLINE void PLAIN(scores)(const unsigned char *k, const plain_half *q, float score[PLAIN_GROUP][PLAIN_PAGE])
 {
     PLAIN_CONTRACT
     float part[PLAIN_GROUP][4 * PLAIN_PAGE];
-    int t, i, a;
-    for (t = 0; t < PLAIN_PAGE; t++, k += 2 * PLAIN_DIM) {
-        PLAIN(lanes) sum[PLAIN_GROUP];
-        for (i = 0; i < 2 * PLAIN_DIM; i += 64) __builtin_prefetch(k + 2 * PLAIN_DIM * PLAIN_PAGE + i);   /* value */
+    int t, i, a, b;
+    for (t = 0; t < PLAIN_PAGE; t += PLAIN_TOKENS, k += 2 * PLAIN_DIM * PLAIN_TOKENS) {
+        PLAIN(lanes) sum[PLAIN_GROUP][PLAIN_TOKENS];
+        memset(sum, 0, sizeof sum);
+        PLAIN_UNROLL
         for (i = 0; i < PLAIN_HALF; i += PLAIN_LANES) {
-            PLAIN(words) w;
-            PLAIN(lanes) even, odd, q_even, q_odd;
-            memcpy(&w, k + 4 * i, sizeof w);
-            even = (PLAIN(lanes))(w << 16);
-            odd = (PLAIN(lanes))(w & 0xffff0000u);
-            for (a = 0; a < PLAIN_GROUP; a++) {
-                memcpy(&q_even, q[a].even + i, sizeof q_even);
-                memcpy(&q_odd, q[a].odd + i, sizeof q_odd);
-                sum[a] = i ? even * q_even + sum[a] : even * q_even;
-                sum[a] = odd * q_odd + sum[a];
+            PLAIN_UNROLL
+            for (b = 0; b < PLAIN_TOKENS; b++) {
+                PLAIN(words) w;
+                PLAIN(lanes) even, odd, q_even, q_odd;
+                memcpy(&w, k + 2 * PLAIN_DIM * b + 4 * i, sizeof w);
+                if (i % 16 == 0)   /* values */
+                    __builtin_prefetch(k + 2 * PLAIN_DIM * (PLAIN_PAGE + b) + 4 * i, 0, 2);
+                even = (PLAIN(lanes))(w << 16);
+                odd = (PLAIN(lanes))(w & 0xffff0000u);
+                PLAIN_UNROLL
+                for (a = 0; a < PLAIN_GROUP; a++) {
+                    memcpy(&q_even, q[a].even + i, sizeof q_even);
+                    memcpy(&q_odd, q[a].odd + i, sizeof q_odd);
+                    sum[a][b] = even * q_even + sum[a][b];
+                    sum[a][b] = odd * q_odd + sum[a][b];
+                }
             }
         }
-        for (a = 0; a < PLAIN_GROUP; a++) {
-            plain_quad x[PLAIN_LANES / 4];
-            memcpy(x, &sum[a], sizeof x);
-            for (i = 1; i < PLAIN_LANES / 4; i++) x[0] += x[i];
-            memcpy(part[a] + 4 * t, &x[0], sizeof x[0]);
-        }
+        for (a = 0; a < PLAIN_GROUP; a++) PLAIN(fold)(sum[a], part[a] + 4 * t);
     }
     for (a = 0; a < PLAIN_GROUP; a++)
         for (t = 0; t < PLAIN_PAGE; t++) {
@@ -148,7 +181,7 @@ PLAIN_INLINE void PLAIN(values)(const unsigned char *v, const unsigned char *nex
             }
         for (t = 0; t < PLAIN_PAGE; t++) {
             for (b = 0; b < PLAIN_DIM && pass < 2; b += 64)
-                __builtin_prefetch(next + PLAIN_DIM * (PLAIN_PAGE * pass + t) + b);
+                __builtin_prefetch(next + PLAIN_DIM * (PLAIN_PAGE * pass + t) + b, 0, 2);
             for (b = 0; b < PLAIN_BLOCK; b++) {
                 PLAIN(words) w;
                 PLAIN(lanes) v_even, v_odd;
@@ -167,25 +200,6 @@ PLAIN_INLINE void PLAIN(values)(const unsigned char *v, const unsigned char *nex
                 memcpy(o[a].odd + i + b * PLAIN_LANES, &odd[a][b], sizeof odd[a][b]);
             }
     }
-}
-
-/* OR of all words: the roof for attend. bytes: a multiple of 512. */
-PLAIN_TARGET PLAIN_FAST static uint64_t PLAIN(read)(const void *data, size_t bytes)
-{
-    const unsigned char *p = (const unsigned char *)data, *end = p + bytes;
-    PLAIN(words) sum[8], w;
-    uint64_t result[PLAIN_LANES / 2];
-    int l;
-    memset(sum, 0, sizeof sum);
-    for (; p < end; p += 8 * sizeof w)
-        for (l = 0; l < 8; l++) {
-            memcpy(&w, p + (size_t)l * sizeof w, sizeof w);
-            sum[l] |= w;
-        }
-    for (l = 1; l < 8; l++) sum[0] |= sum[l];
-    memcpy(result, &sum[0], sizeof result);
-    for (l = 1; l < PLAIN_LANES / 2; l++) result[0] |= result[l];
-    return result[0];
 }
 
 PLAIN_TARGET PLAIN_FAST static void PLAIN(attend)(const unsigned char *pages, size_t page_bytes, int page_count,
@@ -217,3 +231,4 @@ PLAIN_TARGET PLAIN_FAST static void PLAIN(attend)(const unsigned char *pages, si
 #undef PLAIN_TARGET
 #undef PLAIN_LANES
 #undef PLAIN_BLOCK
+#undef PLAIN_TOKENS

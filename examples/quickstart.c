@@ -294,8 +294,9 @@ static void run_cache(const activations *texts, const oscar_rotations *rotations
     printf("  %-22s%12s%12s%14s%14s\n", "", "KV bytes", "bits/value", "append us", "attend us");
     printf("  %-22s%12.0f%12.2f%14.1f%14.1f\n", "BF16 pages", values * bf16.footprint.held_bits / 8,
            bf16.footprint.held_bits, bf16.us_append, bf16.us_attend);
-    printf("  %-22s%12.0f%12.2f%14.1f%14.1f   (per token and layer, scalar path)\n", "2-bit pages",
-           values * int2.footprint.held_bits / 8, int2.footprint.held_bits, int2.us_append, int2.us_attend);
+    printf("  %-22s%12.0f%12.2f%14.1f%14.1f   (per token and layer, %s)\n", "2-bit pages",
+           values * int2.footprint.held_bits / 8, int2.footprint.held_bits, int2.us_append, int2.us_attend,
+           oscar_isa_name(oscar_isa_active()));
     printf("  relative error of the outputs:");
     for (i = 0; i < LAYERS; i++) {
         int2.error[i] = output_error(&texts[i], o[i], exact[i], short_windows.first_output);

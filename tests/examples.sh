@@ -36,6 +36,7 @@ for source in examples/*.c; do
     check_ok "examples/$name.c compiles" build "$source" "$out/$name"
 done
 check_ok "make demo's program runs" demo
+check_ok "attention in parts is attention" "$out/threads" 3
 check_ok "the README's first program compiles" readme_compiles
 check_ok "the README's first program is the demo's" readme_is_the_demo
 

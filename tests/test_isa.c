@@ -218,6 +218,160 @@ static void test_same_bytes(void)
     CHECK(oscar_isa_force(OSCAR_ISA_AUTO) == OSCAR_OK);
 }
 
+/* == DOUBLE: eigenvectors, calibration == */
+
+enum { MATRIX = 72, WEIGHED = 150 };   /* MATRIX: no power of two; rows of 72 are no whole number of wide vectors */
+
+/* A = X^T X of 4 MATRIX rows whose channels shrink by up to 10^-grade. */
+static void make_matrix(int grade, double *a)
+{
+    test_random r;
+    int row, i, j;
+    r.state = (uint64_t)grade + 1;
+    memset(a, 0, MATRIX * MATRIX * sizeof *a);
+    for (row = 0; row < 4 * MATRIX; row++) {
+        double x[MATRIX];
+        for (i = 0; i < MATRIX; i++) x[i] = random_normal(&r) * pow(10, -grade * (i * 29 % MATRIX) / (double)MATRIX);
+        for (i = 0; i < MATRIX; i++) for (j = 0; j < MATRIX; j++) a[i * MATRIX + j] += x[i] * x[j];
+    }
+}
+
+static void test_same_eigenvectors(void)
+{
+    static double a[MATRIX * MATRIX], vectors[2][MATRIX * MATRIX], values[2][MATRIX];
+    void *scratch = malloc(oscar_eigh_scratch(MATRIX));
+    int grade, isa, i;
+    TEST("every instruction set finds the same eigenvalues to 1e-12 and vectors to 1e-8, the same ones each time");
+    for (grade = 0; grade <= 5; grade += 5) {
+        make_matrix(grade, a);
+        CHECK(oscar_isa_force(OSCAR_ISA_SCALAR) == OSCAR_OK);
+        CHECK(oscar_eigh(MATRIX, a, vectors[0], values[0], scratch) == OSCAR_OK);
+        for (isa = OSCAR_ISA_SCALAR; isa < OSCAR_ISA_COUNT; isa++) {
+            static double again[MATRIX * MATRIX], values_again[MATRIX];
+            double value = 0, vector = 0;
+            if (oscar_isa_force((oscar_isa)isa) != OSCAR_OK) continue;
+            CHECK(oscar_eigh(MATRIX, a, vectors[1], values[1], scratch) == OSCAR_OK);
+            CHECK(oscar_eigh(MATRIX, a, again, values_again, scratch) == OSCAR_OK);
+            CHECK(memcmp(again, vectors[1], sizeof again) == 0 && memcmp(values_again, values[1], MATRIX * 8) == 0);
+            for (i = 0; i < MATRIX; i++) value = fmax(value, fabs(values[1][i] / values[0][i] - 1));
+            for (i = 0; i < MATRIX * MATRIX; i++) vector = fmax(vector, fabs(vectors[1][i] - vectors[0][i]));
+            CHECK_MSG(value <= 1e-12, ("    %s, grade %d: %g\n", oscar_isa_name((oscar_isa)isa), grade, value));
+            CHECK_MSG(vector <= 1e-8, ("    %s, grade %d: %g\n", oscar_isa_name((oscar_isa)isa), grade, vector));
+        }
+    }
+    free(scratch);
+    CHECK(oscar_isa_force(OSCAR_ISA_AUTO) == OSCAR_OK);
+}
+
+/* Sums of one chunk, both passes: dim 48, masked tokens, a window, softcap and a shift of positions. */
+static oscar_calib *make_sums(int halves)
+{
+    static float q[WEIGHED * Q_HEADS * 48], k[WEIGHED * HEADS * 48];
+    static unsigned char mask[WEIGHED];
+    static const int shift = 1000;
+    oscar_calib_desc desc;
+    oscar_calib *calib = NULL;
+    oscar_chunk chunk;
+    oscar_layer layer;
+    oscar_rope rope;
+    test_random r;
+    int i;
+    r.state = 7;
+    for (i = 0; i < WEIGHED * Q_HEADS * 48; i++) q[i] = (float)random_normal(&r);
+    for (i = 0; i < WEIGHED * HEADS * 48; i++) k[i] = (float)random_normal(&r) + 0.5f;
+    for (i = 0; i < WEIGHED; i++) mask[i] = i % 11 != 3;
+    memset(&desc, 0, sizeof desc);
+    memset(&chunk, 0, sizeof chunk);
+    memset(&layer, 0, sizeof layer);
+    memset(&rope, 0, sizeof rope);
+    layer.q_heads = Q_HEADS;
+    layer.kv_heads = HEADS;
+    layer.k_dim = 48;
+    layer.window = halves ? 0 : 70;
+    layer.softcap = halves ? 0 : 5;
+    rope.halves = halves;
+    rope.dims = 44;
+    desc.layers = &layer;
+    desc.layer_count = 1;
+    desc.sums = OSCAR_SUM_Q | OSCAR_SUM_K | OSCAR_SUM_V | OSCAR_SUM_S;
+    desc.sink = 5;
+    desc.recent = 20;
+    desc.ropes = &rope;
+    desc.shifts = &shift;
+    desc.shift_count = 1;
+    desc.shift_weight = 0.5;
+    CHECK(oscar_calib_create(&desc, &calib) == OSCAR_OK);
+    chunk.tokens = WEIGHED;
+    chunk.mask = mask;
+    chunk.q.data = q;
+    chunk.k.data = chunk.v.data = k;
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK);
+    CHECK(oscar_calib_freeze_q(calib) == OSCAR_OK);
+    CHECK(oscar_calib_add(calib, 0, &chunk) == OSCAR_OK);
+    return calib;
+}
+
+static double apart(const double *x, const double *y, int count)
+{
+    double error = 0, norm = 0;
+    int i;
+    for (i = 0; i < count; i++) {
+        error = fmax(error, fabs(x[i] - y[i]));
+        norm = fmax(norm, fabs(y[i]));
+    }
+    return error / norm;
+}
+
+static void test_same_sums(void)
+{
+    int halves, isa, h;
+    TEST("every instruction set sums a chunk's moments to 1e-12");
+    for (halves = 0; halves < 2; halves++) {
+        oscar_calib *scalar;
+        CHECK(oscar_isa_force(OSCAR_ISA_SCALAR) == OSCAR_OK);
+        scalar = make_sums(halves);
+        for (isa = OSCAR_ISA_SCALAR; isa < OSCAR_ISA_COUNT; isa++) {
+            oscar_calib *other;
+            if (oscar_isa_force((oscar_isa)isa) != OSCAR_OK) continue;
+            other = make_sums(halves);
+            for (h = 0; h < HEADS; h++) {
+                const oscar__sums *x = &other->layers[0].heads[h], *y = &scalar->layers[0].heads[h];
+                CHECK(apart(x->q, y->q, 48 * 48) < 1e-12 && apart(x->k, y->k, 48 * 48) < 1e-12);
+                CHECK(apart(x->v, y->v, 48 * 48) < 1e-12 && apart(x->s, y->s, 48 * 48) < 1e-12);
+                CHECK(apart(x->k_first, y->k_first, 48) < 1e-12);
+                CLOSE(x->q_weight / y->q_weight, 1, 1e-12);
+                CLOSE(x->k_weight / y->k_weight, 1, 1e-12);
+            }
+            oscar_calib_destroy(other);
+        }
+        oscar_calib_destroy(scalar);
+    }
+    CHECK(oscar_isa_force(OSCAR_ISA_AUTO) == OSCAR_OK);
+}
+
+static void test_exp(void)
+{
+    double x[48], worst, sum;
+    int isa, i, j;
+    TEST("the exponentials of a row to 1e-14, zero for what is masked out");
+    for (isa = OSCAR_ISA_SCALAR; isa < OSCAR_ISA_COUNT; isa++) {
+        if (oscar_isa_force((oscar_isa)isa) != OSCAR_OK) continue;
+        for (worst = 0, i = 0; i < 200; i++) {
+            for (j = 0; j < 48; j++) x[j] = j == 7 ? 3 : 3 - i * 3.5 * j / 48.0 - 1e-3 * i;
+            x[40] = -HUGE_VAL;
+            sum = oscar__kernels_now()->exp_row(48, x);
+            CHECK(sum >= 1 && x[40] <= 0);
+            for (j = 0; j < 40; j++) {
+                double expected = j == 7 ? 1 : exp((3 - i * 3.5 * j / 48.0 - 1e-3 * i) - 3);
+                if (expected > 1e-300) worst = fmax(worst, fabs(x[j] / expected - 1));
+                else CHECK(x[j] <= 1e-300);
+            }
+        }
+        CHECK_MSG(worst < 1e-14, ("    %s: %g\n", oscar_isa_name((oscar_isa)isa), worst));
+    }
+    CHECK(oscar_isa_force(OSCAR_ISA_AUTO) == OSCAR_OK);
+}
+
 int main(void)
 {
     test_version();
@@ -225,5 +379,8 @@ int main(void)
     test_names();
     test_force();
     test_same_bytes();
+    test_same_eigenvectors();
+    test_same_sums();
+    test_exp();
     return test_end("test_isa");
 }
