@@ -1221,8 +1221,9 @@ typedef struct oscar__encoder oscar__encoder;   /* 3.11 */
      load          n numbers of a type as floats (3.3); store: floats as a type, none a NaN
      load_rounded  the same, rounded to what another type holds
      finite        whether all of x is (3.3). x: [n]
-     fwht          x = H x / sqrt(N), N the largest power of two that divides n (3.5). x: [n]
-     butterfly     x = H x
+     fwht          out = H in / sqrt(N), several rows, N the largest power of two that divides n (3.5). in, out:
+                   [rows][n]; out may be in
+     butterfly     x = H x. x: [n]
      rotate        out = x m, several rows (3.5). x, out: [rows][n], not overlapping; m: [n][n]
      centre        out = x - mean (3.6). All [dim]; out may be x
      sum_products  S(x, y) (3.11). x, y: [n]
@@ -1259,7 +1260,7 @@ typedef struct oscar__kernels {
     void (*store)(oscar_type type, const float *in, size_t n, void *out);
     void (*load_rounded)(oscar_type type, const void *in, oscar_type to, size_t n, float *out);
     int (*finite)(const float *x, size_t n);
-    void (*fwht)(int n, float *x);
+    void (*fwht)(int n, size_t rows, const float *in, float *out);
     void (*butterfly)(int n, float *x);
     void (*rotate)(int n, int rows, const float *m, const float *x, float *out);
     void (*centre)(int dim, const float *x, const float *mean, float *out);
@@ -2285,12 +2286,15 @@ static OSCAR__NOINLINE void oscar__butterfly(int n, float *x)
         }
 }
 
-static OSCAR__NOINLINE void oscar__fwht_row(int n, float *x)
+static OSCAR__NOINLINE void oscar__fwht_rows(int n, size_t rows, const float *in, float *out)
 {
     float scale = oscar__fwht_scale(n);
     int i;
-    oscar__butterfly(n, x);
-    for (i = 0; i < n; i++) x[i] = OSCAR__F32(x[i] * scale);
+    for (; rows; rows--, in += n, out += n) {
+        if (in != out) memcpy(out, in, (size_t)n * sizeof *out);
+        oscar__butterfly(n, out);
+        for (i = 0; i < n; i++) out[i] = OSCAR__F32(out[i] * scale);
+    }
 }
 
 static void oscar__fwht_double(int n, double *x)
@@ -2329,14 +2333,10 @@ static OSCAR__NOINLINE void oscar__rotate_rows(int n, int rows, const float *m, 
 
 OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *out)
 {
-    size_t row;
     if (n < 0 || (n > 1 && n % 2)) return OSCAR_ERR_SHAPE;
     if (n == 0 || rows == 0) return OSCAR_OK;
     if (!in || !out) return OSCAR_ERR_ARGUMENT;
-    for (row = 0; row < rows; row++, in += n, out += n) {
-        if (in != out) memcpy(out, in, (size_t)n * sizeof *out);
-        oscar__kernels_now()->fwht(n, out);
-    }
+    oscar__kernels_now()->fwht(n, rows, in, out);
     return OSCAR_OK;
 }
 
@@ -2449,16 +2449,17 @@ static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, int rows, con
 {
     const oscar__kernels *kernels = oscar__kernels_now();
     size_t dim = (size_t)pair->dim;
-    float *centred = pair->kind == OSCAR_DENSE ? room : out;
     int r;
-    for (r = 0; r < rows; r++) {
-        const float *from = x + (size_t)r * dim;
-        float *to = centred + (size_t)r * dim;
-        if (pair->mean) kernels->centre(pair->dim, from, pair->mean, to);
-        else if (to != from) memcpy(to, from, dim * sizeof(float));
-        if (pair->kind == OSCAR_HADAMARD) kernels->fwht(pair->dim, to);
+    if (pair->mean || (pair->kind == OSCAR_DENSE && x == out)) {
+        float *centred = pair->kind == OSCAR_DENSE ? room : out;
+        for (r = 0; pair->mean && r < rows; r++)
+            kernels->centre(pair->dim, x + (size_t)r * dim, pair->mean, centred + (size_t)r * dim);
+        if (!pair->mean) memcpy(centred, x, (size_t)rows * dim * sizeof(float));
+        x = centred;
     }
-    if (pair->kind == OSCAR_DENSE) kernels->rotate(pair->dim, rows, pair->to, centred, out);
+    if (pair->kind == OSCAR_DENSE) kernels->rotate(pair->dim, rows, pair->to, x, out);
+    else if (pair->kind == OSCAR_HADAMARD) kernels->fwht(pair->dim, (size_t)rows, x, out);
+    else if (x != out) memcpy(out, x, (size_t)rows * dim * sizeof(float));
 }
 
 /* x = x' B^T + m, in float, in the prescribed order (design 2.3, reading). */
@@ -7253,7 +7254,7 @@ static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const os
         float share = v->sum[j] > 0 || v->sum[j] != v->sum[j] ? 1 / v->sum[j] : 0;
         for (c = 0; c < dim; c++) o[j * dim + c] *= share;
         out->of[j].lse = v->sum[j] <= 0 ? -HUGE_VAL : (double)v->top[j] * unit + log((double)v->sum[j]);
-        if (pair && pair->kind == OSCAR_HADAMARD) kernels->fwht(dim, o + j * dim);
+        if (pair && pair->kind == OSCAR_HADAMARD) kernels->fwht(dim, 1, o + j * dim, o + j * dim);
     }
     if (pair && pair->kind == OSCAR_DENSE)
         for (j = 0; j < v->count; j += 4)
@@ -7541,7 +7542,7 @@ static OSCAR__NOINLINE void oscar__vector_queries_begin(const oscar__attend_kern
     for (j = 0; j < q->count; j++) {
         float *step = out->step + j / 4 * 4 * groups, *low = out->low + j / 4 * 4 * groups, *x = rotated + j * dim;
         double mean = 0, all = 0;
-        if (pair.kind == OSCAR_HADAMARD) oscar__kernels_now()->fwht(dim, x);
+        if (pair.kind == OSCAR_HADAMARD) oscar__kernels_now()->fwht(dim, 1, x, x);
         kernels->limbs(limbs, dim, layer->k_group, j % 4, x, limb + j / 4 * 8 * dim, step, low);
         for (g = j % 4; g < 4 * groups; g += 4) {
             all += (double)low[g];
@@ -9853,33 +9854,38 @@ static OSCAR__AVX2 float oscar__sum_products_avx2(int n, const float *x, const f
 #define OSCAR__PAIRS4(a, b, c, d) do { \
     OSCAR__PAIR(a, b); OSCAR__PAIR(c, d); OSCAR__PAIR(a, c); OSCAR__PAIR(b, d); } while (0)
 
+/* Vector i of a result, scaled or not. */
+#define OSCAR__PUT(i, v) _mm256_storeu_ps(out + (i) * 8, scaled ? _mm256_mul_ps(v, scale) : v)
+
 /* The strides inside a vector. (a, b) -> (a + b, a - b) is one fma by +-1, which does not round twice. */
-OSCAR__INLINE OSCAR__AVX2 __m256 oscar__fwht_vector_avx2(__m256 x)
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__fwht_vector_avx2(const float *p)
 {
     const __m256 s1 = _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1);
     const __m256 s2 = _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1);
     const __m256 s4 = _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1);
-    x = _mm256_fmadd_ps(x, s1, _mm256_shuffle_ps(x, x, 0xb1));
+    __m256 x = _mm256_loadu_ps(p);
+    x = _mm256_fmadd_ps(_mm256_movehdup_ps(x), s1, _mm256_moveldup_ps(x));
     x = _mm256_fmadd_ps(x, s2, _mm256_shuffle_ps(x, x, 0x4e));
     x = _mm256_fmadd_ps(x, s4, _mm256_permute2f128_ps(x, x, 0x01));
     return x;
 }
 
-/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them. count is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_near_avx2(int count, float *x, __m256 scale)
+/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them; scaled or not. Both are constants at each
+   call. in may be out. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_near_avx2(int count, int scaled, const float *in, float *out, __m256 scale)
 {
     __m256 a, b, c, d, e, f, g, h;
-    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx2(_mm256_loadu_ps(x));
-    if (count > 1) b = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 8));
+    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx2(in);
+    if (count > 1) b = oscar__fwht_vector_avx2(in + 8);
     if (count > 2) {
-        c = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 2 * 8));
-        d = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 3 * 8));
+        c = oscar__fwht_vector_avx2(in + 2 * 8);
+        d = oscar__fwht_vector_avx2(in + 3 * 8);
     }
     if (count > 4) {
-        e = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 4 * 8));
-        f = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 5 * 8));
-        g = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 6 * 8));
-        h = oscar__fwht_vector_avx2(_mm256_loadu_ps(x + 7 * 8));
+        e = oscar__fwht_vector_avx2(in + 4 * 8);
+        f = oscar__fwht_vector_avx2(in + 5 * 8);
+        g = oscar__fwht_vector_avx2(in + 6 * 8);
+        h = oscar__fwht_vector_avx2(in + 7 * 8);
     }
     if (count == 2) OSCAR__PAIR(a, b);
     if (count > 2) OSCAR__PAIRS4(a, b, c, d);
@@ -9887,84 +9893,77 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_near_avx2(int count, float *x, __m256
         OSCAR__PAIRS4(e, f, g, h);
         OSCAR__PAIR(a, e); OSCAR__PAIR(b, f); OSCAR__PAIR(c, g); OSCAR__PAIR(d, h);
     }
-    _mm256_storeu_ps(x, _mm256_mul_ps(a, scale));
-    if (count > 1) _mm256_storeu_ps(x + 8, _mm256_mul_ps(b, scale));
-    if (count > 2) {
-        _mm256_storeu_ps(x + 2 * 8, _mm256_mul_ps(c, scale));
-        _mm256_storeu_ps(x + 3 * 8, _mm256_mul_ps(d, scale));
-    }
-    if (count > 4) {
-        _mm256_storeu_ps(x + 4 * 8, _mm256_mul_ps(e, scale));
-        _mm256_storeu_ps(x + 5 * 8, _mm256_mul_ps(f, scale));
-        _mm256_storeu_ps(x + 6 * 8, _mm256_mul_ps(g, scale));
-        _mm256_storeu_ps(x + 7 * 8, _mm256_mul_ps(h, scale));
-    }
+    OSCAR__PUT(0, a);
+    if (count > 1) OSCAR__PUT(1, b);
+    if (count > 2) { OSCAR__PUT(2, c); OSCAR__PUT(3, d); }
+    if (count > 4) { OSCAR__PUT(4, e); OSCAR__PUT(5, f); OSCAR__PUT(6, g); OSCAR__PUT(7, h); }
 }
 
-/* The two strides `stride` and 2 stride of a block, or (two = 0) one. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_far_avx2(int two, int stride, float *x, __m256 scale)
+/* The two strides `stride` and 2 stride of a block, or (two = 0) one. two and scaled are constants at each call. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_far_avx2(int two, int scaled, int stride, float *x, __m256 scale)
 {
-    int i;
-    for (i = 0; i < stride; i += 8) {
-        float *p = x + i;
-        __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + stride), c = a, d = b;
+    const int step = stride / 8;
+    float *out = x, *end = x + stride;
+    for (; out < end; out += 8) {
+        __m256 a = _mm256_loadu_ps(out), b = _mm256_loadu_ps(out + stride), c = a, d = b;
         if (two) {
-            c = _mm256_loadu_ps(p + 2 * stride);
-            d = _mm256_loadu_ps(p + 3 * stride);
+            c = _mm256_loadu_ps(out + 2 * stride);
+            d = _mm256_loadu_ps(out + 3 * stride);
             OSCAR__PAIRS4(a, b, c, d);
-            _mm256_storeu_ps(p + 2 * stride, _mm256_mul_ps(c, scale));
-            _mm256_storeu_ps(p + 3 * stride, _mm256_mul_ps(d, scale));
+            OSCAR__PUT(2 * step, c);
+            OSCAR__PUT(3 * step, d);
         } else OSCAR__PAIR(a, b);
-        _mm256_storeu_ps(p, _mm256_mul_ps(a, scale));
-        _mm256_storeu_ps(p + stride, _mm256_mul_ps(b, scale));
+        OSCAR__PUT(0, a);
+        OSCAR__PUT(step, b);
     }
 }
 
 /* A block of more than 8 vectors: 8 at a time, then one stride if their number is odd, then two at a time. Only the
-   last pass scales; a product with 1 is exact. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_block_avx2(int block, float *x, __m256 scale)
+   last pass scales. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__fwht_block_avx2(int block, const float *in, float *out, __m256 scale)
 {
-    const __m256 one = _mm256_set1_ps(1.0f);
     int stride = 8 * 8, left = 0, i;
     for (i = stride; i < block; i *= 2) left++;
-    for (i = 0; i < block; i += stride) oscar__fwht_near_avx2(8, x + i, one);
+    for (i = 0; i < block; i += stride) oscar__fwht_near_avx2(8, 0, in + i, out + i, scale);
     if (left % 2) {
-        for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx2(0, stride, x + i, left == 1 ? scale : one);
+        if (left == 1) oscar__fwht_far_avx2(0, 1, stride, out, scale);
+        else for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx2(0, 0, stride, out + i, scale);
         stride *= 2;
     }
-    for (; stride < block; stride *= 4)
-        for (i = 0; i < block; i += 4 * stride)
-            oscar__fwht_far_avx2(1, stride, x + i, 4 * stride == block ? scale : one);
+    for (; 4 * stride < block; stride *= 4)
+        for (i = 0; i < block; i += 4 * stride) oscar__fwht_far_avx2(1, 0, stride, out + i, scale);
+    if (stride < block) oscar__fwht_far_avx2(1, 1, stride, out, scale);
 }
 
-/* Blocks of less than a vector are left to the scalar code. */
-static OSCAR__AVX2 void oscar__fwht_scaled_avx2(int n, float factor, float *x)
+/* Rows of n, block by block: all of them lie one after the other. Blocks of less than a vector are left to the scalar
+   code. */
+static OSCAR__AVX2 void oscar__fwht_scaled_avx2(int n, size_t rows, float factor, const float *in, float *out)
 {
     const __m256 scale = _mm256_set1_ps(factor);
-    int block = oscar__pow2_divisor(n), i;
-    for (i = 0; i < n; i += block) {
-        if (block == 8) oscar__fwht_near_avx2(1, x + i, scale);
-        else if (block == 2 * 8) oscar__fwht_near_avx2(2, x + i, scale);
-        else if (block == 4 * 8) oscar__fwht_near_avx2(4, x + i, scale);
-        else if (block == 8 * 8) oscar__fwht_near_avx2(8, x + i, scale);
-        else oscar__fwht_block_avx2(block, x + i, scale);
-    }
+    const size_t block = (size_t)oscar__pow2_divisor(n), all = rows * (size_t)n;
+    size_t i;
+    if (block == 8) for (i = 0; i < all; i += block) oscar__fwht_near_avx2(1, 1, in + i, out + i, scale);
+    else if (block == 2 * 8) for (i = 0; i < all; i += block) oscar__fwht_near_avx2(2, 1, in + i, out + i, scale);
+    else if (block == 4 * 8) for (i = 0; i < all; i += block) oscar__fwht_near_avx2(4, 1, in + i, out + i, scale);
+    else if (block == 8 * 8) for (i = 0; i < all; i += block) oscar__fwht_near_avx2(8, 1, in + i, out + i, scale);
+    else for (i = 0; i < all; i += block) oscar__fwht_block_avx2((int)block, in + i, out + i, scale);
 }
 
-static OSCAR__AVX2 void oscar__fwht_avx2(int n, float *x)
+static OSCAR__AVX2 void oscar__fwht_avx2(int n, size_t rows, const float *in, float *out)
 {
-    if (oscar__pow2_divisor(n) < 8) oscar__fwht_row(n, x);
-    else oscar__fwht_scaled_avx2(n, oscar__fwht_scale(n), x);
+    if (oscar__pow2_divisor(n) < 8) oscar__fwht_rows(n, rows, in, out);
+    else oscar__fwht_scaled_avx2(n, rows, oscar__fwht_scale(n), in, out);
 }
 
 static OSCAR__AVX2 void oscar__butterfly_avx2(int n, float *x)
 {
     if (oscar__pow2_divisor(n) < 8) oscar__butterfly(n, x);
-    else oscar__fwht_scaled_avx2(n, 1.0f, x);
+    else oscar__fwht_scaled_avx2(n, 1, 1.0f, x, x);
 }
 
 #undef OSCAR__PAIR
 #undef OSCAR__PAIRS4
+#undef OSCAR__PUT
 
 /* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
    d are the rows. long: written out, so that the sums stay in registers. */
@@ -10009,25 +10008,33 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__rotate_panel_avx2(int width, int n, const 
     }
 }
 
-/* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
-   missing ones. */
+/* All rows by a panel of columns; the last row stands in for missing ones. A function of its own: inlined, the sums did
+   not all stay in registers. */
+static OSCAR__NOINLINE OSCAR__AVX2 void oscar__rotate_rows_avx2(int n, int rows, int width, const float *m,
+                                                                const float *x, float *out)
+{
+    int r, k;
+    for (r = 0; r < rows; r += 4) {
+        const float *from[4];
+        float *to[4];
+        for (k = 0; k < 4; k++) {
+            size_t at = (size_t)n * (size_t)(r + k < rows ? r + k : rows - 1);
+            from[k] = x + at;
+            to[k] = out + at;
+        }
+        if (width == 2) oscar__rotate_panel_avx2(2, n, m, from, to);
+        else oscar__rotate_panel_avx2(1, n, m, from, to);
+    }
+}
+
+/* Panels of columns outside, so that a panel of m stays in the nearest cache. */
 static OSCAR__AVX2 void oscar__rotate_avx2(int n, int rows, const float *m, const float *x, float *out)
 {
     const size_t row = (size_t)n;
-    int j = 0, r, k, i, width;
+    int j = 0, r, i, width;
     for (; j + 8 <= n; j += width * 8) {
         width = j + 16 <= n ? 2 : 1;
-        for (r = 0; r < rows; r += 4) {
-            const float *from[4];
-            float *to[4];
-            for (k = 0; k < 4; k++) {
-                size_t at = row * (size_t)(r + k < rows ? r + k : rows - 1);
-                from[k] = x + at;
-                to[k] = out + at + j;
-            }
-            if (width == 2) oscar__rotate_panel_avx2(2, n, m + j, from, to);
-            else oscar__rotate_panel_avx2(1, n, m + j, from, to);
-        }
+        oscar__rotate_rows_avx2(n, rows, width, m + j, x, out + j);
     }
     for (; j < n; j++)   /* less than a vector is left */
         for (r = 0; r < rows; r++) {
@@ -11829,35 +11836,40 @@ static OSCAR__AVX512 float oscar__sum_products_avx512(int n, const float *x, con
 #define OSCAR__PAIRS4(a, b, c, d) do { \
     OSCAR__PAIR(a, b); OSCAR__PAIR(c, d); OSCAR__PAIR(a, c); OSCAR__PAIR(b, d); } while (0)
 
+/* Vector i of a result, scaled or not. */
+#define OSCAR__PUT(i, v) _mm512_storeu_ps(out + (i) * 16, scaled ? _mm512_mul_ps(v, scale) : v)
+
 /* The strides inside a vector. (a, b) -> (a + b, a - b) is one fma by +-1, which does not round twice. */
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__fwht_vector_avx512(__m512 x)
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__fwht_vector_avx512(const float *p)
 {
     const __m512 s1 = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
     const __m512 s2 = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
     const __m512 s4 = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
     const __m512 s8 = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
-    x = _mm512_fmadd_ps(x, s1, _mm512_shuffle_ps(x, x, 0xb1));
+    __m512 x = _mm512_loadu_ps(p);
+    x = _mm512_fmadd_ps(_mm512_movehdup_ps(x), s1, _mm512_moveldup_ps(x));
     x = _mm512_fmadd_ps(x, s2, _mm512_shuffle_ps(x, x, 0x4e));
     x = _mm512_fmadd_ps(x, s4, _mm512_shuffle_f32x4(x, x, 0xb1));
     x = _mm512_fmadd_ps(x, s8, _mm512_shuffle_f32x4(x, x, 0x4e));
     return x;
 }
 
-/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them. count is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_near_avx512(int count, float *x, __m512 scale)
+/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them; scaled or not. Both are constants at each
+   call. in may be out. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_near_avx512(int count, int scaled, const float *in, float *out, __m512 scale)
 {
     __m512 a, b, c, d, e, f, g, h;
-    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx512(_mm512_loadu_ps(x));
-    if (count > 1) b = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 16));
+    a = b = c = d = e = f = g = h = oscar__fwht_vector_avx512(in);
+    if (count > 1) b = oscar__fwht_vector_avx512(in + 16);
     if (count > 2) {
-        c = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 2 * 16));
-        d = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 3 * 16));
+        c = oscar__fwht_vector_avx512(in + 2 * 16);
+        d = oscar__fwht_vector_avx512(in + 3 * 16);
     }
     if (count > 4) {
-        e = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 4 * 16));
-        f = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 5 * 16));
-        g = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 6 * 16));
-        h = oscar__fwht_vector_avx512(_mm512_loadu_ps(x + 7 * 16));
+        e = oscar__fwht_vector_avx512(in + 4 * 16);
+        f = oscar__fwht_vector_avx512(in + 5 * 16);
+        g = oscar__fwht_vector_avx512(in + 6 * 16);
+        h = oscar__fwht_vector_avx512(in + 7 * 16);
     }
     if (count == 2) OSCAR__PAIR(a, b);
     if (count > 2) OSCAR__PAIRS4(a, b, c, d);
@@ -11865,84 +11877,77 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_near_avx512(int count, float *x, __
         OSCAR__PAIRS4(e, f, g, h);
         OSCAR__PAIR(a, e); OSCAR__PAIR(b, f); OSCAR__PAIR(c, g); OSCAR__PAIR(d, h);
     }
-    _mm512_storeu_ps(x, _mm512_mul_ps(a, scale));
-    if (count > 1) _mm512_storeu_ps(x + 16, _mm512_mul_ps(b, scale));
-    if (count > 2) {
-        _mm512_storeu_ps(x + 2 * 16, _mm512_mul_ps(c, scale));
-        _mm512_storeu_ps(x + 3 * 16, _mm512_mul_ps(d, scale));
-    }
-    if (count > 4) {
-        _mm512_storeu_ps(x + 4 * 16, _mm512_mul_ps(e, scale));
-        _mm512_storeu_ps(x + 5 * 16, _mm512_mul_ps(f, scale));
-        _mm512_storeu_ps(x + 6 * 16, _mm512_mul_ps(g, scale));
-        _mm512_storeu_ps(x + 7 * 16, _mm512_mul_ps(h, scale));
-    }
+    OSCAR__PUT(0, a);
+    if (count > 1) OSCAR__PUT(1, b);
+    if (count > 2) { OSCAR__PUT(2, c); OSCAR__PUT(3, d); }
+    if (count > 4) { OSCAR__PUT(4, e); OSCAR__PUT(5, f); OSCAR__PUT(6, g); OSCAR__PUT(7, h); }
 }
 
-/* The two strides `stride` and 2 stride of a block, or (two = 0) one. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_far_avx512(int two, int stride, float *x, __m512 scale)
+/* The two strides `stride` and 2 stride of a block, or (two = 0) one. two and scaled are constants at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_far_avx512(int two, int scaled, int stride, float *x, __m512 scale)
 {
-    int i;
-    for (i = 0; i < stride; i += 16) {
-        float *p = x + i;
-        __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + stride), c = a, d = b;
+    const int step = stride / 16;
+    float *out = x, *end = x + stride;
+    for (; out < end; out += 16) {
+        __m512 a = _mm512_loadu_ps(out), b = _mm512_loadu_ps(out + stride), c = a, d = b;
         if (two) {
-            c = _mm512_loadu_ps(p + 2 * stride);
-            d = _mm512_loadu_ps(p + 3 * stride);
+            c = _mm512_loadu_ps(out + 2 * stride);
+            d = _mm512_loadu_ps(out + 3 * stride);
             OSCAR__PAIRS4(a, b, c, d);
-            _mm512_storeu_ps(p + 2 * stride, _mm512_mul_ps(c, scale));
-            _mm512_storeu_ps(p + 3 * stride, _mm512_mul_ps(d, scale));
+            OSCAR__PUT(2 * step, c);
+            OSCAR__PUT(3 * step, d);
         } else OSCAR__PAIR(a, b);
-        _mm512_storeu_ps(p, _mm512_mul_ps(a, scale));
-        _mm512_storeu_ps(p + stride, _mm512_mul_ps(b, scale));
+        OSCAR__PUT(0, a);
+        OSCAR__PUT(step, b);
     }
 }
 
 /* A block of more than 8 vectors: 8 at a time, then one stride if their number is odd, then two at a time. Only the
-   last pass scales; a product with 1 is exact. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_block_avx512(int block, float *x, __m512 scale)
+   last pass scales. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_block_avx512(int block, const float *in, float *out, __m512 scale)
 {
-    const __m512 one = _mm512_set1_ps(1.0f);
     int stride = 8 * 16, left = 0, i;
     for (i = stride; i < block; i *= 2) left++;
-    for (i = 0; i < block; i += stride) oscar__fwht_near_avx512(8, x + i, one);
+    for (i = 0; i < block; i += stride) oscar__fwht_near_avx512(8, 0, in + i, out + i, scale);
     if (left % 2) {
-        for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx512(0, stride, x + i, left == 1 ? scale : one);
+        if (left == 1) oscar__fwht_far_avx512(0, 1, stride, out, scale);
+        else for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_avx512(0, 0, stride, out + i, scale);
         stride *= 2;
     }
-    for (; stride < block; stride *= 4)
-        for (i = 0; i < block; i += 4 * stride)
-            oscar__fwht_far_avx512(1, stride, x + i, 4 * stride == block ? scale : one);
+    for (; 4 * stride < block; stride *= 4)
+        for (i = 0; i < block; i += 4 * stride) oscar__fwht_far_avx512(1, 0, stride, out + i, scale);
+    if (stride < block) oscar__fwht_far_avx512(1, 1, stride, out, scale);
 }
 
-/* Blocks of less than a vector are left to the scalar code. */
-static OSCAR__AVX512 void oscar__fwht_scaled_avx512(int n, float factor, float *x)
+/* Rows of n, block by block: all of them lie one after the other. Blocks of less than a vector are left to the scalar
+   code. */
+static OSCAR__AVX512 void oscar__fwht_scaled_avx512(int n, size_t rows, float factor, const float *in, float *out)
 {
     const __m512 scale = _mm512_set1_ps(factor);
-    int block = oscar__pow2_divisor(n), i;
-    for (i = 0; i < n; i += block) {
-        if (block == 16) oscar__fwht_near_avx512(1, x + i, scale);
-        else if (block == 2 * 16) oscar__fwht_near_avx512(2, x + i, scale);
-        else if (block == 4 * 16) oscar__fwht_near_avx512(4, x + i, scale);
-        else if (block == 8 * 16) oscar__fwht_near_avx512(8, x + i, scale);
-        else oscar__fwht_block_avx512(block, x + i, scale);
-    }
+    const size_t block = (size_t)oscar__pow2_divisor(n), all = rows * (size_t)n;
+    size_t i;
+    if (block == 16) for (i = 0; i < all; i += block) oscar__fwht_near_avx512(1, 1, in + i, out + i, scale);
+    else if (block == 2 * 16) for (i = 0; i < all; i += block) oscar__fwht_near_avx512(2, 1, in + i, out + i, scale);
+    else if (block == 4 * 16) for (i = 0; i < all; i += block) oscar__fwht_near_avx512(4, 1, in + i, out + i, scale);
+    else if (block == 8 * 16) for (i = 0; i < all; i += block) oscar__fwht_near_avx512(8, 1, in + i, out + i, scale);
+    else for (i = 0; i < all; i += block) oscar__fwht_block_avx512((int)block, in + i, out + i, scale);
 }
 
-static OSCAR__AVX512 void oscar__fwht_avx512(int n, float *x)
+static OSCAR__AVX512 void oscar__fwht_avx512(int n, size_t rows, const float *in, float *out)
 {
-    if (oscar__pow2_divisor(n) < 16) oscar__fwht_row(n, x);
-    else oscar__fwht_scaled_avx512(n, oscar__fwht_scale(n), x);
+    if (oscar__pow2_divisor(n) < 16) oscar__fwht_rows(n, rows, in, out);
+    else oscar__fwht_scaled_avx512(n, rows, oscar__fwht_scale(n), in, out);
 }
 
 static OSCAR__AVX512 void oscar__butterfly_avx512(int n, float *x)
 {
     if (oscar__pow2_divisor(n) < 16) oscar__butterfly(n, x);
-    else oscar__fwht_scaled_avx512(n, 1.0f, x);
+    else oscar__fwht_scaled_avx512(n, 1, 1.0f, x, x);
 }
 
 #undef OSCAR__PAIR
 #undef OSCAR__PAIRS4
+#undef OSCAR__PUT
 
 /* 4 rows of x by `width` vectors of columns; width is a constant at each call. Columns and rows of the sums: a, b, c,
    d are the rows. long: written out, so that the sums stay in registers. */
@@ -12013,26 +12018,34 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__rotate_panel_avx512(int width, int n, co
     }
 }
 
-/* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
-   missing ones. */
+/* All rows by a panel of columns; the last row stands in for missing ones. A function of its own: inlined, the sums did
+   not all stay in registers. */
+static OSCAR__NOINLINE OSCAR__AVX512 void oscar__rotate_rows_avx512(int n, int rows, int width, const float *m,
+                                                                    const float *x, float *out)
+{
+    int r, k;
+    for (r = 0; r < rows; r += 4) {
+        const float *from[4];
+        float *to[4];
+        for (k = 0; k < 4; k++) {
+            size_t at = (size_t)n * (size_t)(r + k < rows ? r + k : rows - 1);
+            from[k] = x + at;
+            to[k] = out + at;
+        }
+        if (width == 4) oscar__rotate_panel_avx512(4, n, m, from, to);
+        else if (width == 2) oscar__rotate_panel_avx512(2, n, m, from, to);
+        else oscar__rotate_panel_avx512(1, n, m, from, to);
+    }
+}
+
+/* Panels of columns outside, so that a panel of m stays in the nearest cache. */
 static OSCAR__AVX512 void oscar__rotate_avx512(int n, int rows, const float *m, const float *x, float *out)
 {
     const size_t row = (size_t)n;
-    int j = 0, r, k, i, width;
+    int j = 0, r, i, width;
     for (; j + 16 <= n; j += width * 16) {
         width = j + 64 <= n ? 4 : j + 32 <= n ? 2 : 1;
-        for (r = 0; r < rows; r += 4) {
-            const float *from[4];
-            float *to[4];
-            for (k = 0; k < 4; k++) {
-                size_t at = row * (size_t)(r + k < rows ? r + k : rows - 1);
-                from[k] = x + at;
-                to[k] = out + at + j;
-            }
-            if (width == 4) oscar__rotate_panel_avx512(4, n, m + j, from, to);
-            else if (width == 2) oscar__rotate_panel_avx512(2, n, m + j, from, to);
-            else oscar__rotate_panel_avx512(1, n, m + j, from, to);
-        }
+        oscar__rotate_rows_avx512(n, rows, width, m + j, x, out + j);
     }
     for (; j < n; j++)   /* less than a vector is left */
         for (r = 0; r < rows; r++) {
@@ -13476,7 +13489,7 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
 static const oscar__kernels oscar__scalar_kernels = {
     OSCAR_ISA_SCALAR,
     oscar__load, oscar__store, oscar__load_rounded, oscar__finite,
-    oscar__fwht_row, oscar__butterfly, oscar__rotate_rows, oscar__centre_row,
+    oscar__fwht_rows, oscar__butterfly, oscar__rotate_rows, oscar__centre_row,
     oscar__sum_products, oscar__encode_rows, oscar__pack_tile, oscar__put_halves,
     oscar__mean_sum, oscar__mean_levels,
     oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles,
