@@ -6592,6 +6592,7 @@ static oscar_result oscar__page_forward(const oscar__page_side *s, const oscar_p
         float *x = rows + (size_t)t * dim;
         oscar__forward(pair, OSCAR__ENCODER_ROWS, x, x, work);
     }
+    if (kernels->finite(rows, dim * (size_t)s->tokens)) return OSCAR_OK;
     for (t = 0; t < s->tokens; t++) {
         float *x = rows + (size_t)t * dim;
         if (kernels->finite(x, dim)) continue;
@@ -9705,6 +9706,12 @@ OSCAR__INLINE OSCAR__AVX2 __m256i oscar__add_if_avx2(__m256i x, __m256 mask)
     return _mm256_sub_epi32(x, _mm256_castps_si256(mask));
 }
 
+/* x + unit where the mask holds. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__unit_if_avx2(__m256i x, __m256 mask, __m256i unit)
+{
+    return _mm256_add_epi32(x, _mm256_and_si256(_mm256_castps_si256(mask), unit));
+}
+
 OSCAR__INLINE OSCAR__AVX2 unsigned oscar__bits_avx2(__m256 mask) { return (unsigned)_mm256_movemask_ps(mask); }
 
 /* 1.5 where the mask holds, else 0.5: their bits differ in two places. */
@@ -9720,6 +9727,20 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__put_codes_avx2(unsigned char *p, __m256i c
 {
     __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
     _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(words, words));
+}
+
+/* Codes of four channels, a byte each, to [channel][16]. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__put_four_codes_avx2(unsigned char *p, __m256i codes)
+{
+    const __m256i bytes = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
+                                           0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m256i turned = _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(codes, bytes),
+                                                 _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    __m128i low = _mm256_castsi256_si128(turned), high = _mm256_extracti128_si256(turned, 1);
+    _mm_storel_epi64((__m128i *)(void *)p, low);
+    _mm_storel_epi64((__m128i *)(void *)(p + OSCAR__TILE), _mm_unpackhi_epi64(low, low));
+    _mm_storel_epi64((__m128i *)(void *)(p + 2 * OSCAR__TILE), high);
+    _mm_storel_epi64((__m128i *)(void *)(p + 3 * OSCAR__TILE), _mm_unpackhi_epi64(high, high));
 }
 
 OSCAR__INLINE OSCAR__AVX2 __m256i oscar__get_codes_avx2(const unsigned char *p)
@@ -10238,45 +10259,129 @@ static OSCAR__AVX2 __m256 oscar__rank_avx2(int dim, int rank, const float *magni
     return _mm256_castsi256_ps(found);
 }
 
-/* CLIP: clamps rows to the magnitude of a rank. guess: about where it is, and then where it was. */
-static OSCAR__AVX2 void oscar__clamp_avx2(int dim, int rank, float *x, float *magnitude, __m256i *guess)
+/* (a, b) -> the larger, the smaller */
+#define OSCAR__ORDER(a, b) do { __m256 low_ = _mm256_min_ps(a, b); a = _mm256_max_ps(a, b); b = low_; } while (0)
+
+/* Batcher's network: 8 vectors, the largest first. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__sort8_avx2(__m256 *v)
 {
-    __m256 tau, minus;
+    OSCAR__ORDER(v[0], v[1]); OSCAR__ORDER(v[2], v[3]); OSCAR__ORDER(v[4], v[5]); OSCAR__ORDER(v[6], v[7]);
+    OSCAR__ORDER(v[0], v[2]); OSCAR__ORDER(v[1], v[3]); OSCAR__ORDER(v[4], v[6]); OSCAR__ORDER(v[5], v[7]);
+    OSCAR__ORDER(v[1], v[2]); OSCAR__ORDER(v[5], v[6]);
+    OSCAR__ORDER(v[0], v[4]); OSCAR__ORDER(v[1], v[5]); OSCAR__ORDER(v[2], v[6]); OSCAR__ORDER(v[3], v[7]);
+    OSCAR__ORDER(v[2], v[4]); OSCAR__ORDER(v[3], v[5]);
+    OSCAR__ORDER(v[1], v[2]); OSCAR__ORDER(v[3], v[4]); OSCAR__ORDER(v[5], v[6]);
+}
+
+/* The end of a bitonic merge: 8 vectors that fall and rise, the largest first. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__merge8_avx2(__m256 *v)
+{
+    OSCAR__ORDER(v[0], v[4]); OSCAR__ORDER(v[1], v[5]); OSCAR__ORDER(v[2], v[6]); OSCAR__ORDER(v[3], v[7]);
+    OSCAR__ORDER(v[0], v[2]); OSCAR__ORDER(v[1], v[3]); OSCAR__ORDER(v[4], v[6]); OSCAR__ORDER(v[5], v[7]);
+    OSCAR__ORDER(v[0], v[1]); OSCAR__ORDER(v[2], v[3]); OSCAR__ORDER(v[4], v[5]); OSCAR__ORDER(v[6], v[7]);
+}
+
+/* The magnitude of row's rank from the top, less than 8, or (wide) 16: 8 channels are sorted and merged with the
+   largest so far. wide is a constant at each call. x: at least 16 channels. */
+OSCAR__INLINE OSCAR__AVX2 __m256 oscar__top_avx2(int wide, int dim, int rank, const float *x)
+{
+    __m256 best[16], v[8];
     int c;
+    best[0] = best[1] = best[2] = best[3] = best[4] = best[5] = best[6] = best[7] = _mm256_setzero_ps();
+    best[8] = best[9] = best[10] = best[11] = best[12] = best[13] = best[14] = best[15] = best[0];
+    for (c = 0; c < dim; c += 8, x += 8 * OSCAR__TILE) {
+        __m256 *last = wide ? best + 8 : best;
+        v[0] = oscar__abs_avx2(_mm256_loadu_ps(x)); v[1] = oscar__abs_avx2(_mm256_loadu_ps(x + OSCAR__TILE));
+        v[2] = oscar__abs_avx2(_mm256_loadu_ps(x + 2 * OSCAR__TILE)); v[3] = oscar__abs_avx2(_mm256_loadu_ps(x + 3 * OSCAR__TILE));
+        v[4] = oscar__abs_avx2(_mm256_loadu_ps(x + 4 * OSCAR__TILE)); v[5] = oscar__abs_avx2(_mm256_loadu_ps(x + 5 * OSCAR__TILE));
+        v[6] = oscar__abs_avx2(_mm256_loadu_ps(x + 6 * OSCAR__TILE)); v[7] = oscar__abs_avx2(_mm256_loadu_ps(x + 7 * OSCAR__TILE));
+        oscar__sort8_avx2(v);
+        last[0] = _mm256_max_ps(last[0], v[7]); last[1] = _mm256_max_ps(last[1], v[6]);
+        last[2] = _mm256_max_ps(last[2], v[5]); last[3] = _mm256_max_ps(last[3], v[4]);
+        last[4] = _mm256_max_ps(last[4], v[3]); last[5] = _mm256_max_ps(last[5], v[2]);
+        last[6] = _mm256_max_ps(last[6], v[1]); last[7] = _mm256_max_ps(last[7], v[0]);
+        if (wide) {
+            OSCAR__ORDER(best[0], best[8]); OSCAR__ORDER(best[1], best[9]); OSCAR__ORDER(best[2], best[10]);
+            OSCAR__ORDER(best[3], best[11]); OSCAR__ORDER(best[4], best[12]); OSCAR__ORDER(best[5], best[13]);
+            OSCAR__ORDER(best[6], best[14]); OSCAR__ORDER(best[7], best[15]);
+            oscar__merge8_avx2(best + 8);
+        }
+        oscar__merge8_avx2(best);
+    }
+    {
+        float all[16 * 8];
+        for (c = 0; c < 16; c++) _mm256_storeu_ps(all + c * 8, best[c]);
+        return _mm256_loadu_ps(all + rank * 8);
+    }
+}
+
+#undef OSCAR__ORDER
+
+/* The magnitude of a rank in each row. guess: about where it is, and then where it was. */
+static OSCAR__AVX2 __m256 oscar__threshold_avx2(int dim, int rank, const float *x, float *magnitude, __m256i *guess)
+{
+    __m256 tau;
+    int c;
+    if (dim - rank <= 8) return oscar__top_avx2(0, dim, dim - rank - 1, x);
+    if (dim - rank <= 16) return oscar__top_avx2(1, dim, dim - rank - 1, x);
     for (c = 0; c < dim; c++)
         _mm256_storeu_ps(magnitude + c * OSCAR__TILE, oscar__abs_avx2(_mm256_loadu_ps(x + c * OSCAR__TILE)));
     tau = oscar__rank_avx2(dim, rank, magnitude, *guess);
-    minus = _mm256_sub_ps(_mm256_setzero_ps(), tau);
+    *guess = _mm256_castps_si256(tau);
+    return tau;
+}
+
+/* CLIP: clamps rows to the magnitude of a rank. */
+static OSCAR__AVX2 void oscar__clamp_avx2(int dim, int rank, float *x, float *magnitude, __m256i *guess)
+{
+    __m256 tau = oscar__threshold_avx2(dim, rank, x, magnitude, guess), minus = _mm256_sub_ps(_mm256_setzero_ps(), tau);
+    int c;
     for (c = 0; c < dim; c++) {
         __m256 one = _mm256_min_ps(tau, _mm256_loadu_ps(x + c * OSCAR__TILE));
         _mm256_storeu_ps(x + c * OSCAR__TILE, _mm256_max_ps(minus, one));
     }
-    *guess = _mm256_castps_si256(tau);
+}
+
+/* A code of 2 bits as byte k of four: how many of t0 <= t1 <= t2 are not above y, of none for a NaN. k is a constant at
+   each call. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__code2_avx2(__m256i four, int k, __m256 y, __m256 t0, __m256 t1, __m256 t2)
+{
+    __m256 upper = oscar__at_least_avx2(y, t1), odd = oscar__at_least_avx2(y, oscar__pick_avx2(upper, t2, t0));
+    four = oscar__unit_if_avx2(four, upper, _mm256_set1_epi32(2 << 8 * k));
+    return oscar__unit_if_avx2(four, odd, _mm256_set1_epi32(1 << 8 * k));
+}
+
+/* The same of 4 bits, of a level that is a whole number or is to be cut off. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__code4_avx2(__m256i four, int k, __m256 level)
+{
+    return _mm256_or_si256(four, _mm256_slli_epi32(_mm256_cvttps_epi32(level), 8 * k));
+}
+
+/* CLIP, one code as byte k of four. bits and k are constants at each call. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__clip_code_avx2(__m256i four, int bits, int k, const float *x, __m256 lo, __m256 s, __m256 t0, __m256 t1,
+                                             __m256 t2)
+{
+    __m256 y = _mm256_sub_ps(_mm256_loadu_ps(x + k * OSCAR__TILE), lo), level;
+    if (bits == 2) return oscar__code2_avx2(four, k, y, t0, t1, t2);
+    level = _mm256_add_ps(_mm256_div_ps(y, s), _mm256_set1_ps(0.5f));
+    return oscar__code4_avx2(four, k, _mm256_min_ps(_mm256_set1_ps(15.0f), _mm256_max_ps(level, _mm256_setzero_ps())));
 }
 
 /* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo,
-                                                      unsigned char *codes)
+OSCAR__INLINE OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo, unsigned char *codes)
 {
     const __m256 positive = oscar__less_avx2(_mm256_setzero_ps(), s);
     const __m256i none = _mm256_setzero_si256();
     const __m256 half = _mm256_set1_ps(0.5f), divisor = oscar__pick_avx2(positive, s, half);
-    const __m256 t0 = _mm256_mul_ps(half, s), t1 = _mm256_mul_ps(_mm256_set1_ps(1.5f), s);
-    const __m256 t2 = _mm256_mul_ps(_mm256_set1_ps(2.5f), s);
+    const __m256 t0 = _mm256_mul_ps(half, s), t1 = _mm256_mul_ps(_mm256_set1_ps(1.5f), s), t2 = _mm256_mul_ps(_mm256_set1_ps(2.5f), s);
     int c;
-    for (c = 0; c < n; c++) {
-        __m256 y = _mm256_sub_ps(_mm256_loadu_ps(x + c * OSCAR__TILE), lo);
-        __m256i code;
-        if (bits == 2) {
-            code = oscar__add_if_avx2(none, oscar__at_least_avx2(y, t0));
-            code = oscar__add_if_avx2(code, oscar__at_least_avx2(y, t1));
-            code = oscar__add_if_avx2(code, oscar__at_least_avx2(y, t2));
-        } else {
-            __m256 level = _mm256_add_ps(_mm256_div_ps(y, divisor), half);
-            level = _mm256_min_ps(_mm256_set1_ps(15.0f), _mm256_max_ps(level, _mm256_setzero_ps()));
-            code = _mm256_cvttps_epi32(level);
-        }
-        oscar__put_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(positive, code, none));
+    for (c = 0; c < n; c += 4) {
+        const float *at = x + c * OSCAR__TILE;
+        __m256i four = oscar__clip_code_avx2(none, bits, 0, at, lo, divisor, t0, t1, t2);
+        four = oscar__clip_code_avx2(four, bits, 1, at, lo, divisor, t0, t1, t2);
+        four = oscar__clip_code_avx2(four, bits, 2, at, lo, divisor, t0, t1, t2);
+        four = oscar__clip_code_avx2(four, bits, 3, at, lo, divisor, t0, t1, t2);
+        oscar__put_four_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(positive, four, none));
     }
 }
 
@@ -10379,22 +10484,28 @@ static OSCAR__AVX2 void oscar__try_steps4_avx2(int n, const float *x, const __m2
     }
 }
 
+/* UNBIASED, one code as byte k of four. bits and k are constants at each call. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__unbiased_code_avx2(__m256i four, int bits, int k, const float *x, __m256 t)
+{
+    const __m256 zero = _mm256_setzero_ps();
+    __m256 value = _mm256_loadu_ps(x + k * OSCAR__TILE);
+    if (bits == 2) return oscar__code2_avx2(four, k, value, _mm256_sub_ps(zero, t), zero, t);
+    return oscar__code4_avx2(four, k, _mm256_add_ps(oscar__level4_avx2(value, t), _mm256_set1_ps(7.5f)));
+}
+
 /* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__unbiased_codes_avx2(int n, int bits, const float *x, __m256 t, __m256 active,
-                                                          unsigned char *codes)
+                                                  unsigned char *codes)
 {
-    const __m256 zero = _mm256_setzero_ps(), minus = _mm256_sub_ps(zero, t), centre = _mm256_set1_ps(7.5f);
     const __m256i none = _mm256_setzero_si256();
     int c;
-    for (c = 0; c < n; c++) {
-        __m256 value = _mm256_loadu_ps(x + c * OSCAR__TILE);
-        __m256i code;
-        if (bits == 2) {
-            code = oscar__add_if_avx2(none, oscar__at_least_avx2(value, minus));
-            code = oscar__add_if_avx2(code, oscar__at_least_avx2(value, zero));
-            code = oscar__add_if_avx2(code, oscar__at_least_avx2(value, t));
-        } else code = _mm256_cvttps_epi32(_mm256_add_ps(oscar__level4_avx2(value, t), centre));
-        oscar__put_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(active, code, none));
+    for (c = 0; c < n; c += 4) {
+        const float *at = x + c * OSCAR__TILE;
+        __m256i four = oscar__unbiased_code_avx2(none, bits, 0, at, t);
+        four = oscar__unbiased_code_avx2(four, bits, 1, at, t);
+        four = oscar__unbiased_code_avx2(four, bits, 2, at, t);
+        four = oscar__unbiased_code_avx2(four, bits, 3, at, t);
+        oscar__put_four_codes_avx2(codes + c * OSCAR__TILE, oscar__pick_int_avx2(active, four, none));
     }
 }
 
@@ -10678,9 +10789,10 @@ static OSCAR__AVX2 void oscar__encode_avx2(oscar__encoder *e, const float *rows)
     int k, lane, g;
     for (k = 0; k < e->tiles; k++)
         for (lane = 0; lane < OSCAR__TILE; lane += 8) {
-            float *x = oscar__lanes_at(e, 0, k) + lane;
+            int at = e->codec->metric ? k : 0;   /* only refining needs all tiles: the nearest cache has room for one */
+            float *x = oscar__lanes_at(e, 0, at) + lane;
             oscar__to_lanes_avx2(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
-            oscar__encode_lanes_avx2(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
+            oscar__encode_lanes_avx2(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, at) + lane, &guess);
         }
     if (e->codec->fit == OSCAR_CLIP) return;
     if (e->codec->metric) oscar__refine_tiles_avx2(e);
@@ -11685,6 +11797,12 @@ OSCAR__INLINE OSCAR__AVX512 __m512i oscar__add_if_avx512(__m512i x, __mmask16 ma
     return _mm512_mask_add_epi32(x, mask, x, _mm512_set1_epi32(1));
 }
 
+/* x + unit where the mask holds. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__unit_if_avx512(__m512i x, __mmask16 mask, __m512i unit)
+{
+    return _mm512_mask_add_epi32(x, mask, x, unit);
+}
+
 OSCAR__INLINE OSCAR__AVX512 unsigned oscar__bits_avx512(__mmask16 mask) { return (unsigned)mask; }
 
 /* 1.5 where the mask holds, else 0.5. */
@@ -11698,6 +11816,14 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__floor_avx512(__m512 x) { return _mm512
 OSCAR__INLINE OSCAR__AVX512 void oscar__put_codes_avx512(unsigned char *p, __m512i codes)
 {
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(codes));
+}
+
+/* Codes of four channels, a byte each, to [channel][16]. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_four_codes_avx512(unsigned char *p, __m512i codes)
+{
+    const __m512i bytes = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+    const __m512i lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512((void *)p, _mm512_permutexvar_epi32(lanes, _mm512_shuffle_epi8(codes, bytes)));
 }
 
 OSCAR__INLINE OSCAR__AVX512 __m512i oscar__get_codes_avx512(const unsigned char *p)
@@ -11767,10 +11893,10 @@ static OSCAR__AVX512 int oscar__finite_avx512(const float *x, size_t n)
 /* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__round_bf16_avx512(__m512 x)
 {
-    __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    __m512i rounded = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    __mmask16 nan = oscar__above_avx512(_mm512_castps_si512(oscar__abs_avx512(x)), _mm512_set1_epi32(0x7f800000));
-    rounded = oscar__pick_int_avx512(nan, _mm512_or_si512(u, _mm512_set1_epi32(0x400000)), rounded);
+    __m512i u = _mm512_castps_si512(x), rounded = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+    __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)), nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    rounded = _mm512_mask_add_epi32(rounded, odd, rounded, _mm512_set1_epi32(1));
+    rounded = _mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000));
     return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(-0x10000)));
 }
 
@@ -12250,45 +12376,129 @@ static OSCAR__AVX512 __m512 oscar__rank_avx512(int dim, int rank, const float *m
     return _mm512_castsi512_ps(found);
 }
 
-/* CLIP: clamps rows to the magnitude of a rank. guess: about where it is, and then where it was. */
-static OSCAR__AVX512 void oscar__clamp_avx512(int dim, int rank, float *x, float *magnitude, __m512i *guess)
+/* (a, b) -> the larger, the smaller */
+#define OSCAR__ORDER(a, b) do { __m512 low_ = _mm512_min_ps(a, b); a = _mm512_max_ps(a, b); b = low_; } while (0)
+
+/* Batcher's network: 8 vectors, the largest first. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__sort8_avx512(__m512 *v)
 {
-    __m512 tau, minus;
+    OSCAR__ORDER(v[0], v[1]); OSCAR__ORDER(v[2], v[3]); OSCAR__ORDER(v[4], v[5]); OSCAR__ORDER(v[6], v[7]);
+    OSCAR__ORDER(v[0], v[2]); OSCAR__ORDER(v[1], v[3]); OSCAR__ORDER(v[4], v[6]); OSCAR__ORDER(v[5], v[7]);
+    OSCAR__ORDER(v[1], v[2]); OSCAR__ORDER(v[5], v[6]);
+    OSCAR__ORDER(v[0], v[4]); OSCAR__ORDER(v[1], v[5]); OSCAR__ORDER(v[2], v[6]); OSCAR__ORDER(v[3], v[7]);
+    OSCAR__ORDER(v[2], v[4]); OSCAR__ORDER(v[3], v[5]);
+    OSCAR__ORDER(v[1], v[2]); OSCAR__ORDER(v[3], v[4]); OSCAR__ORDER(v[5], v[6]);
+}
+
+/* The end of a bitonic merge: 8 vectors that fall and rise, the largest first. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__merge8_avx512(__m512 *v)
+{
+    OSCAR__ORDER(v[0], v[4]); OSCAR__ORDER(v[1], v[5]); OSCAR__ORDER(v[2], v[6]); OSCAR__ORDER(v[3], v[7]);
+    OSCAR__ORDER(v[0], v[2]); OSCAR__ORDER(v[1], v[3]); OSCAR__ORDER(v[4], v[6]); OSCAR__ORDER(v[5], v[7]);
+    OSCAR__ORDER(v[0], v[1]); OSCAR__ORDER(v[2], v[3]); OSCAR__ORDER(v[4], v[5]); OSCAR__ORDER(v[6], v[7]);
+}
+
+/* The magnitude of row's rank from the top, less than 8, or (wide) 16: 8 channels are sorted and merged with the
+   largest so far. wide is a constant at each call. x: at least 16 channels. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__top_avx512(int wide, int dim, int rank, const float *x)
+{
+    __m512 best[16], v[8];
     int c;
+    best[0] = best[1] = best[2] = best[3] = best[4] = best[5] = best[6] = best[7] = _mm512_setzero_ps();
+    best[8] = best[9] = best[10] = best[11] = best[12] = best[13] = best[14] = best[15] = best[0];
+    for (c = 0; c < dim; c += 8, x += 8 * OSCAR__TILE) {
+        __m512 *last = wide ? best + 8 : best;
+        v[0] = oscar__abs_avx512(_mm512_loadu_ps(x)); v[1] = oscar__abs_avx512(_mm512_loadu_ps(x + OSCAR__TILE));
+        v[2] = oscar__abs_avx512(_mm512_loadu_ps(x + 2 * OSCAR__TILE)); v[3] = oscar__abs_avx512(_mm512_loadu_ps(x + 3 * OSCAR__TILE));
+        v[4] = oscar__abs_avx512(_mm512_loadu_ps(x + 4 * OSCAR__TILE)); v[5] = oscar__abs_avx512(_mm512_loadu_ps(x + 5 * OSCAR__TILE));
+        v[6] = oscar__abs_avx512(_mm512_loadu_ps(x + 6 * OSCAR__TILE)); v[7] = oscar__abs_avx512(_mm512_loadu_ps(x + 7 * OSCAR__TILE));
+        oscar__sort8_avx512(v);
+        last[0] = _mm512_max_ps(last[0], v[7]); last[1] = _mm512_max_ps(last[1], v[6]);
+        last[2] = _mm512_max_ps(last[2], v[5]); last[3] = _mm512_max_ps(last[3], v[4]);
+        last[4] = _mm512_max_ps(last[4], v[3]); last[5] = _mm512_max_ps(last[5], v[2]);
+        last[6] = _mm512_max_ps(last[6], v[1]); last[7] = _mm512_max_ps(last[7], v[0]);
+        if (wide) {
+            OSCAR__ORDER(best[0], best[8]); OSCAR__ORDER(best[1], best[9]); OSCAR__ORDER(best[2], best[10]);
+            OSCAR__ORDER(best[3], best[11]); OSCAR__ORDER(best[4], best[12]); OSCAR__ORDER(best[5], best[13]);
+            OSCAR__ORDER(best[6], best[14]); OSCAR__ORDER(best[7], best[15]);
+            oscar__merge8_avx512(best + 8);
+        }
+        oscar__merge8_avx512(best);
+    }
+    {
+        float all[16 * 16];
+        for (c = 0; c < 16; c++) _mm512_storeu_ps(all + c * 16, best[c]);
+        return _mm512_loadu_ps(all + rank * 16);
+    }
+}
+
+#undef OSCAR__ORDER
+
+/* The magnitude of a rank in each row. guess: about where it is, and then where it was. */
+static OSCAR__AVX512 __m512 oscar__threshold_avx512(int dim, int rank, const float *x, float *magnitude, __m512i *guess)
+{
+    __m512 tau;
+    int c;
+    if (dim - rank <= 8) return oscar__top_avx512(0, dim, dim - rank - 1, x);
+    if (dim - rank <= 16) return oscar__top_avx512(1, dim, dim - rank - 1, x);
     for (c = 0; c < dim; c++)
         _mm512_storeu_ps(magnitude + c * OSCAR__TILE, oscar__abs_avx512(_mm512_loadu_ps(x + c * OSCAR__TILE)));
     tau = oscar__rank_avx512(dim, rank, magnitude, *guess);
-    minus = _mm512_sub_ps(_mm512_setzero_ps(), tau);
+    *guess = _mm512_castps_si512(tau);
+    return tau;
+}
+
+/* CLIP: clamps rows to the magnitude of a rank. */
+static OSCAR__AVX512 void oscar__clamp_avx512(int dim, int rank, float *x, float *magnitude, __m512i *guess)
+{
+    __m512 tau = oscar__threshold_avx512(dim, rank, x, magnitude, guess), minus = _mm512_sub_ps(_mm512_setzero_ps(), tau);
+    int c;
     for (c = 0; c < dim; c++) {
         __m512 one = _mm512_min_ps(tau, _mm512_loadu_ps(x + c * OSCAR__TILE));
         _mm512_storeu_ps(x + c * OSCAR__TILE, _mm512_max_ps(minus, one));
     }
-    *guess = _mm512_castps_si512(tau);
+}
+
+/* A code of 2 bits as byte k of four: how many of t0 <= t1 <= t2 are not above y, of none for a NaN. k is a constant at
+   each call. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__code2_avx512(__m512i four, int k, __m512 y, __m512 t0, __m512 t1, __m512 t2)
+{
+    __mmask16 upper = oscar__at_least_avx512(y, t1), odd = oscar__at_least_avx512(y, oscar__pick_avx512(upper, t2, t0));
+    four = oscar__unit_if_avx512(four, upper, _mm512_set1_epi32(2 << 8 * k));
+    return oscar__unit_if_avx512(four, odd, _mm512_set1_epi32(1 << 8 * k));
+}
+
+/* The same of 4 bits, of a level that is a whole number or is to be cut off. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__code4_avx512(__m512i four, int k, __m512 level)
+{
+    return _mm512_or_si512(four, _mm512_slli_epi32(_mm512_cvttps_epi32(level), 8 * k));
+}
+
+/* CLIP, one code as byte k of four. bits and k are constants at each call. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__clip_code_avx512(__m512i four, int bits, int k, const float *x, __m512 lo, __m512 s, __m512 t0, __m512 t1,
+                                             __m512 t2)
+{
+    __m512 y = _mm512_sub_ps(_mm512_loadu_ps(x + k * OSCAR__TILE), lo), level;
+    if (bits == 2) return oscar__code2_avx512(four, k, y, t0, t1, t2);
+    level = _mm512_add_ps(_mm512_div_ps(y, s), _mm512_set1_ps(0.5f));
+    return oscar__code4_avx512(four, k, _mm512_min_ps(_mm512_set1_ps(15.0f), _mm512_max_ps(level, _mm512_setzero_ps())));
 }
 
 /* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo,
-                                                          unsigned char *codes)
+OSCAR__INLINE OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo, unsigned char *codes)
 {
     const __mmask16 positive = oscar__less_avx512(_mm512_setzero_ps(), s);
     const __m512i none = _mm512_setzero_si512();
     const __m512 half = _mm512_set1_ps(0.5f), divisor = oscar__pick_avx512(positive, s, half);
-    const __m512 t0 = _mm512_mul_ps(half, s), t1 = _mm512_mul_ps(_mm512_set1_ps(1.5f), s);
-    const __m512 t2 = _mm512_mul_ps(_mm512_set1_ps(2.5f), s);
+    const __m512 t0 = _mm512_mul_ps(half, s), t1 = _mm512_mul_ps(_mm512_set1_ps(1.5f), s), t2 = _mm512_mul_ps(_mm512_set1_ps(2.5f), s);
     int c;
-    for (c = 0; c < n; c++) {
-        __m512 y = _mm512_sub_ps(_mm512_loadu_ps(x + c * OSCAR__TILE), lo);
-        __m512i code;
-        if (bits == 2) {
-            code = oscar__add_if_avx512(none, oscar__at_least_avx512(y, t0));
-            code = oscar__add_if_avx512(code, oscar__at_least_avx512(y, t1));
-            code = oscar__add_if_avx512(code, oscar__at_least_avx512(y, t2));
-        } else {
-            __m512 level = _mm512_add_ps(_mm512_div_ps(y, divisor), half);
-            level = _mm512_min_ps(_mm512_set1_ps(15.0f), _mm512_max_ps(level, _mm512_setzero_ps()));
-            code = _mm512_cvttps_epi32(level);
-        }
-        oscar__put_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(positive, code, none));
+    for (c = 0; c < n; c += 4) {
+        const float *at = x + c * OSCAR__TILE;
+        __m512i four = oscar__clip_code_avx512(none, bits, 0, at, lo, divisor, t0, t1, t2);
+        four = oscar__clip_code_avx512(four, bits, 1, at, lo, divisor, t0, t1, t2);
+        four = oscar__clip_code_avx512(four, bits, 2, at, lo, divisor, t0, t1, t2);
+        four = oscar__clip_code_avx512(four, bits, 3, at, lo, divisor, t0, t1, t2);
+        oscar__put_four_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(positive, four, none));
     }
 }
 
@@ -12391,22 +12601,28 @@ static OSCAR__AVX512 void oscar__try_steps4_avx512(int n, const float *x, const 
     }
 }
 
-/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t,
-                                                              __mmask16 active, unsigned char *codes)
+/* UNBIASED, one code as byte k of four. bits and k are constants at each call. */
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__unbiased_code_avx512(__m512i four, int bits, int k, const float *x, __m512 t)
 {
-    const __m512 zero = _mm512_setzero_ps(), minus = _mm512_sub_ps(zero, t), centre = _mm512_set1_ps(7.5f);
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 value = _mm512_loadu_ps(x + k * OSCAR__TILE);
+    if (bits == 2) return oscar__code2_avx512(four, k, value, _mm512_sub_ps(zero, t), zero, t);
+    return oscar__code4_avx512(four, k, _mm512_add_ps(oscar__level4_avx512(value, t), _mm512_set1_ps(7.5f)));
+}
+
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t, __mmask16 active,
+                                                  unsigned char *codes)
+{
     const __m512i none = _mm512_setzero_si512();
     int c;
-    for (c = 0; c < n; c++) {
-        __m512 value = _mm512_loadu_ps(x + c * OSCAR__TILE);
-        __m512i code;
-        if (bits == 2) {
-            code = oscar__add_if_avx512(none, oscar__at_least_avx512(value, minus));
-            code = oscar__add_if_avx512(code, oscar__at_least_avx512(value, zero));
-            code = oscar__add_if_avx512(code, oscar__at_least_avx512(value, t));
-        } else code = _mm512_cvttps_epi32(_mm512_add_ps(oscar__level4_avx512(value, t), centre));
-        oscar__put_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(active, code, none));
+    for (c = 0; c < n; c += 4) {
+        const float *at = x + c * OSCAR__TILE;
+        __m512i four = oscar__unbiased_code_avx512(none, bits, 0, at, t);
+        four = oscar__unbiased_code_avx512(four, bits, 1, at, t);
+        four = oscar__unbiased_code_avx512(four, bits, 2, at, t);
+        four = oscar__unbiased_code_avx512(four, bits, 3, at, t);
+        oscar__put_four_codes_avx512(codes + c * OSCAR__TILE, oscar__pick_int_avx512(active, four, none));
     }
 }
 
@@ -12657,9 +12873,10 @@ static OSCAR__AVX512 void oscar__encode_avx512(oscar__encoder *e, const float *r
     int k, lane, g;
     for (k = 0; k < e->tiles; k++)
         for (lane = 0; lane < OSCAR__TILE; lane += 16) {
-            float *x = oscar__lanes_at(e, 0, k) + lane;
+            int at = e->codec->metric ? k : 0;   /* only refining needs all tiles: the nearest cache has room for one */
+            float *x = oscar__lanes_at(e, 0, at) + lane;
             oscar__to_lanes_avx512(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
-            oscar__encode_lanes_avx512(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
+            oscar__encode_lanes_avx512(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, at) + lane, &guess);
         }
     if (e->codec->fit == OSCAR_CLIP) return;
     if (e->codec->metric) oscar__refine_tiles_avx512(e);
