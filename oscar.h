@@ -9792,15 +9792,21 @@ OSCAR__INLINE OSCAR__AVX2 __m256 oscar__finite_lanes_avx2(__m256 x)
     return oscar__at_least_avx2(_mm256_set1_ps(FLT_MAX), oscar__abs_avx2(x));
 }
 
-/* n: a multiple of 16. */
+/* n: a multiple of 16. 0 x is NaN where x is not finite. */
 static OSCAR__AVX2 int oscar__finite_avx2(const float *x, size_t n)
 {
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    __m256i top = _mm256_setzero_si256();
-    size_t i;
-    for (i = 0; i < n; i += 8)
-        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), magnitude));
-    return !oscar__bits_avx2(oscar__above_avx2(top, _mm256_set1_epi32(0x7f7fffff)));
+    const __m256 zero = _mm256_setzero_ps();
+    __m256 a = zero, b = zero, c = zero, d = zero;
+    size_t i = 0;
+    for (; i + 4 * 8 <= n; i += 4 * 8) {
+        a = _mm256_fmadd_ps(_mm256_loadu_ps(x + i), zero, a);
+        b = _mm256_fmadd_ps(_mm256_loadu_ps(x + i + 8), zero, b);
+        c = _mm256_fmadd_ps(_mm256_loadu_ps(x + i + 2 * 8), zero, c);
+        d = _mm256_fmadd_ps(_mm256_loadu_ps(x + i + 3 * 8), zero, d);
+    }
+    for (; i < n; i += 8) a = _mm256_fmadd_ps(_mm256_loadu_ps(x + i), zero, a);
+    a = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
+    return oscar__bits_avx2(oscar__at_least_avx2(a, zero)) == OSCAR__ALL_avx2;
 }
 
 /* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
@@ -10281,8 +10287,8 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__merge8_avx2(__m256 *v)
     OSCAR__ORDER(v[0], v[1]); OSCAR__ORDER(v[2], v[3]); OSCAR__ORDER(v[4], v[5]); OSCAR__ORDER(v[6], v[7]);
 }
 
-/* The magnitude of row's rank from the top, less than 8, or (wide) 16: 8 channels are sorted and merged with the
-   largest so far. wide is a constant at each call. x: at least 16 channels. */
+/* The magnitude of a rank from the top in each row, less than 8, or (wide) 16: 8 channels are sorted and merged with
+   the largest so far. wide is a constant at each call. */
 OSCAR__INLINE OSCAR__AVX2 __m256 oscar__top_avx2(int wide, int dim, int rank, const float *x)
 {
     __m256 best[16], v[8];
@@ -10291,10 +10297,14 @@ OSCAR__INLINE OSCAR__AVX2 __m256 oscar__top_avx2(int wide, int dim, int rank, co
     best[8] = best[9] = best[10] = best[11] = best[12] = best[13] = best[14] = best[15] = best[0];
     for (c = 0; c < dim; c += 8, x += 8 * OSCAR__TILE) {
         __m256 *last = wide ? best + 8 : best;
-        v[0] = oscar__abs_avx2(_mm256_loadu_ps(x)); v[1] = oscar__abs_avx2(_mm256_loadu_ps(x + OSCAR__TILE));
-        v[2] = oscar__abs_avx2(_mm256_loadu_ps(x + 2 * OSCAR__TILE)); v[3] = oscar__abs_avx2(_mm256_loadu_ps(x + 3 * OSCAR__TILE));
-        v[4] = oscar__abs_avx2(_mm256_loadu_ps(x + 4 * OSCAR__TILE)); v[5] = oscar__abs_avx2(_mm256_loadu_ps(x + 5 * OSCAR__TILE));
-        v[6] = oscar__abs_avx2(_mm256_loadu_ps(x + 6 * OSCAR__TILE)); v[7] = oscar__abs_avx2(_mm256_loadu_ps(x + 7 * OSCAR__TILE));
+        v[0] = oscar__abs_avx2(_mm256_loadu_ps(x));
+        v[1] = oscar__abs_avx2(_mm256_loadu_ps(x + OSCAR__TILE));
+        v[2] = oscar__abs_avx2(_mm256_loadu_ps(x + 2 * OSCAR__TILE));
+        v[3] = oscar__abs_avx2(_mm256_loadu_ps(x + 3 * OSCAR__TILE));
+        v[4] = oscar__abs_avx2(_mm256_loadu_ps(x + 4 * OSCAR__TILE));
+        v[5] = oscar__abs_avx2(_mm256_loadu_ps(x + 5 * OSCAR__TILE));
+        v[6] = oscar__abs_avx2(_mm256_loadu_ps(x + 6 * OSCAR__TILE));
+        v[7] = oscar__abs_avx2(_mm256_loadu_ps(x + 7 * OSCAR__TILE));
         oscar__sort8_avx2(v);
         last[0] = _mm256_max_ps(last[0], v[7]); last[1] = _mm256_max_ps(last[1], v[6]);
         last[2] = _mm256_max_ps(last[2], v[5]); last[3] = _mm256_max_ps(last[3], v[4]);
@@ -10334,7 +10344,8 @@ static OSCAR__AVX2 __m256 oscar__threshold_avx2(int dim, int rank, const float *
 /* CLIP: clamps rows to the magnitude of a rank. */
 static OSCAR__AVX2 void oscar__clamp_avx2(int dim, int rank, float *x, float *magnitude, __m256i *guess)
 {
-    __m256 tau = oscar__threshold_avx2(dim, rank, x, magnitude, guess), minus = _mm256_sub_ps(_mm256_setzero_ps(), tau);
+    __m256 tau = oscar__threshold_avx2(dim, rank, x, magnitude, guess);
+    __m256 minus = _mm256_sub_ps(_mm256_setzero_ps(), tau);
     int c;
     for (c = 0; c < dim; c++) {
         __m256 one = _mm256_min_ps(tau, _mm256_loadu_ps(x + c * OSCAR__TILE));
@@ -10358,22 +10369,25 @@ OSCAR__INLINE OSCAR__AVX2 __m256i oscar__code4_avx2(__m256i four, int k, __m256 
 }
 
 /* CLIP, one code as byte k of four. bits and k are constants at each call. */
-OSCAR__INLINE OSCAR__AVX2 __m256i oscar__clip_code_avx2(__m256i four, int bits, int k, const float *x, __m256 lo, __m256 s, __m256 t0, __m256 t1,
-                                             __m256 t2)
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__clip_code_avx2(__m256i four, int bits, int k, const float *x,
+                                                        __m256 lo, __m256 s, __m256 t0, __m256 t1, __m256 t2)
 {
     __m256 y = _mm256_sub_ps(_mm256_loadu_ps(x + k * OSCAR__TILE), lo), level;
     if (bits == 2) return oscar__code2_avx2(four, k, y, t0, t1, t2);
     level = _mm256_add_ps(_mm256_div_ps(y, s), _mm256_set1_ps(0.5f));
-    return oscar__code4_avx2(four, k, _mm256_min_ps(_mm256_set1_ps(15.0f), _mm256_max_ps(level, _mm256_setzero_ps())));
+    level = _mm256_min_ps(_mm256_set1_ps(15.0f), _mm256_max_ps(level, _mm256_setzero_ps()));
+    return oscar__code4_avx2(four, k, level);
 }
 
 /* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo, unsigned char *codes)
+OSCAR__INLINE OSCAR__AVX2 void oscar__clip_codes_avx2(int n, int bits, const float *x, __m256 s, __m256 lo,
+                                                      unsigned char *codes)
 {
     const __m256 positive = oscar__less_avx2(_mm256_setzero_ps(), s);
     const __m256i none = _mm256_setzero_si256();
     const __m256 half = _mm256_set1_ps(0.5f), divisor = oscar__pick_avx2(positive, s, half);
-    const __m256 t0 = _mm256_mul_ps(half, s), t1 = _mm256_mul_ps(_mm256_set1_ps(1.5f), s), t2 = _mm256_mul_ps(_mm256_set1_ps(2.5f), s);
+    const __m256 t0 = _mm256_mul_ps(half, s), t1 = _mm256_mul_ps(_mm256_set1_ps(1.5f), s);
+    const __m256 t2 = _mm256_mul_ps(_mm256_set1_ps(2.5f), s);
     int c;
     for (c = 0; c < n; c += 4) {
         const float *at = x + c * OSCAR__TILE;
@@ -10391,16 +10405,22 @@ static OSCAR__AVX2 void oscar__fit_clip_avx2(const oscar__encoder *e, oscar__til
 {
     const __m256 zero = _mm256_setzero_ps();
     int n = e->codec->group, c, at = g * OSCAR__TILE + lane;
-    __m256 lo = _mm256_loadu_ps(x), hi = lo, lo2 = lo, hi2 = lo, s;
-    for (c = 0; c < n; c += 2) {
-        __m256 a = _mm256_loadu_ps(x + c * OSCAR__TILE), b = _mm256_loadu_ps(x + (c + 1) * OSCAR__TILE);
+    __m256 lo = _mm256_loadu_ps(x), lo1 = lo, lo2 = lo, lo3 = lo, hi = lo, hi1 = lo, hi2 = lo, hi3 = lo, s;
+    for (c = 0; c < n; c += 4) {
+        const float *p = x + c * OSCAR__TILE;
+        __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + OSCAR__TILE);
+        __m256 d = _mm256_loadu_ps(p + 2 * OSCAR__TILE), f = _mm256_loadu_ps(p + 3 * OSCAR__TILE);
         lo = _mm256_min_ps(a, lo);
         hi = _mm256_max_ps(a, hi);
-        lo2 = _mm256_min_ps(b, lo2);
-        hi2 = _mm256_max_ps(b, hi2);
+        lo1 = _mm256_min_ps(b, lo1);
+        hi1 = _mm256_max_ps(b, hi1);
+        lo2 = _mm256_min_ps(d, lo2);
+        hi2 = _mm256_max_ps(d, hi2);
+        lo3 = _mm256_min_ps(f, lo3);
+        hi3 = _mm256_max_ps(f, hi3);
     }
-    lo = _mm256_add_ps(_mm256_min_ps(lo, lo2), zero);
-    hi = _mm256_add_ps(_mm256_max_ps(hi, hi2), zero);
+    lo = _mm256_add_ps(_mm256_min_ps(_mm256_min_ps(lo, lo1), _mm256_min_ps(lo2, lo3)), zero);
+    hi = _mm256_add_ps(_mm256_max_ps(_mm256_max_ps(hi, hi1), _mm256_max_ps(hi2, hi3)), zero);
     s = _mm256_div_ps(_mm256_sub_ps(hi, lo), _mm256_set1_ps(e->codec->bits == 2 ? 3.0f : 15.0f));
     s = oscar__metadata_lanes_avx2(e, tile, lane, s);
     lo = oscar__metadata_lanes_avx2(e, tile, lane, lo);
@@ -10494,8 +10514,8 @@ OSCAR__INLINE OSCAR__AVX2 __m256i oscar__unbiased_code_avx2(__m256i four, int bi
 }
 
 /* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__unbiased_codes_avx2(int n, int bits, const float *x, __m256 t, __m256 active,
-                                                  unsigned char *codes)
+OSCAR__INLINE OSCAR__AVX2 void oscar__unbiased_codes_avx2(int n, int bits, const float *x, __m256 t,
+                                                          __m256 active, unsigned char *codes)
 {
     const __m256i none = _mm256_setzero_si256();
     int c;
@@ -11859,13 +11879,14 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__put_bf16_avx512(unsigned char *p, __m512
     _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(halves));
 }
 
-/* Four channels of every fourth row. */
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__part_rows_avx512(const float *const *rows, int c)
+/* Four channels of four rows. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__part_rows_avx512(const float *r0, const float *r1, const float *r2,
+                                                           const float *r3)
 {
-    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(rows[0] + c));
-    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[4] + c), 1);
-    x = _mm512_insertf32x4(x, _mm_loadu_ps(rows[8] + c), 2);
-    return _mm512_insertf32x4(x, _mm_loadu_ps(rows[12] + c), 3);
+    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(r0));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(r1), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(r2), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps(r3), 3);
 }
 
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__abs_avx512(__m512 x)
@@ -11879,15 +11900,21 @@ OSCAR__INLINE OSCAR__AVX512 __mmask16 oscar__finite_lanes_avx512(__m512 x)
     return oscar__at_least_avx512(_mm512_set1_ps(FLT_MAX), oscar__abs_avx512(x));
 }
 
-/* n: a multiple of 16. */
+/* n: a multiple of 16. 0 x is NaN where x is not finite. */
 static OSCAR__AVX512 int oscar__finite_avx512(const float *x, size_t n)
 {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    __m512i top = _mm512_setzero_si512();
-    size_t i;
-    for (i = 0; i < n; i += 16)
-        top = _mm512_max_epi32(top, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + i)), magnitude));
-    return !oscar__bits_avx512(oscar__above_avx512(top, _mm512_set1_epi32(0x7f7fffff)));
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 a = zero, b = zero, c = zero, d = zero;
+    size_t i = 0;
+    for (; i + 4 * 16 <= n; i += 4 * 16) {
+        a = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), zero, a);
+        b = _mm512_fmadd_ps(_mm512_loadu_ps(x + i + 16), zero, b);
+        c = _mm512_fmadd_ps(_mm512_loadu_ps(x + i + 2 * 16), zero, c);
+        d = _mm512_fmadd_ps(_mm512_loadu_ps(x + i + 3 * 16), zero, d);
+    }
+    for (; i < n; i += 16) a = _mm512_fmadd_ps(_mm512_loadu_ps(x + i), zero, a);
+    a = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
+    return oscar__bits_avx512(oscar__at_least_avx512(a, zero)) == OSCAR__ALL_avx512;
 }
 
 /* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
@@ -11982,7 +12009,8 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__fwht_vector_avx512(const float *p)
 
 /* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them; scaled or not. Both are constants at each
    call. in may be out. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_near_avx512(int count, int scaled, const float *in, float *out, __m512 scale)
+OSCAR__INLINE OSCAR__AVX512 void oscar__fwht_near_avx512(int count, int scaled, const float *in, float *out,
+                                                         __m512 scale)
 {
     __m512 a, b, c, d, e, f, g, h;
     a = b = c = d = e = f = g = h = oscar__fwht_vector_avx512(in);
@@ -12230,11 +12258,9 @@ static OSCAR__AVX512 void oscar__mean_levels_avx512(int dim, const float *z, flo
 /* Every step is that of the scalar code for one row, for 16 rows at a time. x is always [channels][16], from the lane
    on where the 16 rows start. */
 
-/* Four channels of 16 rows, from rows [16][dim]. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(const float *const *rows, int c, float *out)
+/* Channels of 16 rows, from four vectors of them: four channels of every fourth row. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(__m512 a, __m512 b, __m512 d, __m512 e, float *out)
 {
-    __m512 a = oscar__part_rows_avx512(rows, c), b = oscar__part_rows_avx512(rows + 1, c);
-    __m512 d = oscar__part_rows_avx512(rows + 2, c), e = oscar__part_rows_avx512(rows + 3, c);
     __m512 t0 = _mm512_unpacklo_ps(a, b), t1 = _mm512_unpackhi_ps(a, b);
     __m512 t2 = _mm512_unpacklo_ps(d, e), t3 = _mm512_unpackhi_ps(d, e);
     _mm512_storeu_ps(out, _mm512_shuffle_ps(t0, t2, 0x44));
@@ -12243,14 +12269,32 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(const float *const *row
     _mm512_storeu_ps(out + 3 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0xee));
 }
 
-/* 16 rows from `first` on; the last of all `count` rows stands in for those after it. */
+/* Four channels of every fourth of 16 rows, which are `one` floats apart. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__every_fourth_avx512(const float *row, size_t one)
+{
+    return oscar__part_rows_avx512(row, row + 4 * one, row + 8 * one, row + 12 * one);
+}
+
+/* 16 rows from `first` on; the last of all `count` rows stands in for those after it. (16 pointers do not stay in
+   registers, a distance does.) */
 static OSCAR__AVX512 void oscar__to_lanes_avx512(int dim, int first, int count, const float *rows, float *x)
 {
-    const float *row[16];
-    int c, t;
-    for (t = 0; t < 16; t++)
-        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
-    for (c = 0; c < dim; c += 4) oscar__turn_four_avx512(row, c, x + c * OSCAR__TILE);
+    const size_t one = (size_t)dim;
+    const float *row = rows + (size_t)first * one, *end = row + one, *at[16], *const *r = at;
+    int t;
+    if (first + OSCAR__TILE <= count) {
+        for (; row < end; row += 4, x += 4 * OSCAR__TILE)
+            oscar__turn_four_avx512(oscar__every_fourth_avx512(row, one), oscar__every_fourth_avx512(row + one, one),
+                                    oscar__every_fourth_avx512(row + 2 * one, one),
+                                    oscar__every_fourth_avx512(row + 3 * one, one), x);
+        return;
+    }
+    for (t = 0; t < 16; t++) at[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * one;
+    for (t = 0; t < dim; t += 4, x += 4 * OSCAR__TILE)
+        oscar__turn_four_avx512(oscar__part_rows_avx512(r[0] + t, r[4] + t, r[8] + t, r[12] + t),
+                                oscar__part_rows_avx512(r[1] + t, r[5] + t, r[9] + t, r[13] + t),
+                                oscar__part_rows_avx512(r[2] + t, r[6] + t, r[10] + t, r[14] + t),
+                                oscar__part_rows_avx512(r[3] + t, r[7] + t, r[11] + t, r[15] + t), x);
 }
 
 /* The end of S: the tree over 16 chains. */
@@ -12398,8 +12442,8 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__merge8_avx512(__m512 *v)
     OSCAR__ORDER(v[0], v[1]); OSCAR__ORDER(v[2], v[3]); OSCAR__ORDER(v[4], v[5]); OSCAR__ORDER(v[6], v[7]);
 }
 
-/* The magnitude of row's rank from the top, less than 8, or (wide) 16: 8 channels are sorted and merged with the
-   largest so far. wide is a constant at each call. x: at least 16 channels. */
+/* The magnitude of a rank from the top in each row, less than 8, or (wide) 16: 8 channels are sorted and merged with
+   the largest so far. wide is a constant at each call. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__top_avx512(int wide, int dim, int rank, const float *x)
 {
     __m512 best[16], v[8];
@@ -12408,10 +12452,14 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__top_avx512(int wide, int dim, int rank
     best[8] = best[9] = best[10] = best[11] = best[12] = best[13] = best[14] = best[15] = best[0];
     for (c = 0; c < dim; c += 8, x += 8 * OSCAR__TILE) {
         __m512 *last = wide ? best + 8 : best;
-        v[0] = oscar__abs_avx512(_mm512_loadu_ps(x)); v[1] = oscar__abs_avx512(_mm512_loadu_ps(x + OSCAR__TILE));
-        v[2] = oscar__abs_avx512(_mm512_loadu_ps(x + 2 * OSCAR__TILE)); v[3] = oscar__abs_avx512(_mm512_loadu_ps(x + 3 * OSCAR__TILE));
-        v[4] = oscar__abs_avx512(_mm512_loadu_ps(x + 4 * OSCAR__TILE)); v[5] = oscar__abs_avx512(_mm512_loadu_ps(x + 5 * OSCAR__TILE));
-        v[6] = oscar__abs_avx512(_mm512_loadu_ps(x + 6 * OSCAR__TILE)); v[7] = oscar__abs_avx512(_mm512_loadu_ps(x + 7 * OSCAR__TILE));
+        v[0] = oscar__abs_avx512(_mm512_loadu_ps(x));
+        v[1] = oscar__abs_avx512(_mm512_loadu_ps(x + OSCAR__TILE));
+        v[2] = oscar__abs_avx512(_mm512_loadu_ps(x + 2 * OSCAR__TILE));
+        v[3] = oscar__abs_avx512(_mm512_loadu_ps(x + 3 * OSCAR__TILE));
+        v[4] = oscar__abs_avx512(_mm512_loadu_ps(x + 4 * OSCAR__TILE));
+        v[5] = oscar__abs_avx512(_mm512_loadu_ps(x + 5 * OSCAR__TILE));
+        v[6] = oscar__abs_avx512(_mm512_loadu_ps(x + 6 * OSCAR__TILE));
+        v[7] = oscar__abs_avx512(_mm512_loadu_ps(x + 7 * OSCAR__TILE));
         oscar__sort8_avx512(v);
         last[0] = _mm512_max_ps(last[0], v[7]); last[1] = _mm512_max_ps(last[1], v[6]);
         last[2] = _mm512_max_ps(last[2], v[5]); last[3] = _mm512_max_ps(last[3], v[4]);
@@ -12451,7 +12499,8 @@ static OSCAR__AVX512 __m512 oscar__threshold_avx512(int dim, int rank, const flo
 /* CLIP: clamps rows to the magnitude of a rank. */
 static OSCAR__AVX512 void oscar__clamp_avx512(int dim, int rank, float *x, float *magnitude, __m512i *guess)
 {
-    __m512 tau = oscar__threshold_avx512(dim, rank, x, magnitude, guess), minus = _mm512_sub_ps(_mm512_setzero_ps(), tau);
+    __m512 tau = oscar__threshold_avx512(dim, rank, x, magnitude, guess);
+    __m512 minus = _mm512_sub_ps(_mm512_setzero_ps(), tau);
     int c;
     for (c = 0; c < dim; c++) {
         __m512 one = _mm512_min_ps(tau, _mm512_loadu_ps(x + c * OSCAR__TILE));
@@ -12475,22 +12524,25 @@ OSCAR__INLINE OSCAR__AVX512 __m512i oscar__code4_avx512(__m512i four, int k, __m
 }
 
 /* CLIP, one code as byte k of four. bits and k are constants at each call. */
-OSCAR__INLINE OSCAR__AVX512 __m512i oscar__clip_code_avx512(__m512i four, int bits, int k, const float *x, __m512 lo, __m512 s, __m512 t0, __m512 t1,
-                                             __m512 t2)
+OSCAR__INLINE OSCAR__AVX512 __m512i oscar__clip_code_avx512(__m512i four, int bits, int k, const float *x,
+                                                            __m512 lo, __m512 s, __m512 t0, __m512 t1, __m512 t2)
 {
     __m512 y = _mm512_sub_ps(_mm512_loadu_ps(x + k * OSCAR__TILE), lo), level;
     if (bits == 2) return oscar__code2_avx512(four, k, y, t0, t1, t2);
     level = _mm512_add_ps(_mm512_div_ps(y, s), _mm512_set1_ps(0.5f));
-    return oscar__code4_avx512(four, k, _mm512_min_ps(_mm512_set1_ps(15.0f), _mm512_max_ps(level, _mm512_setzero_ps())));
+    level = _mm512_min_ps(_mm512_set1_ps(15.0f), _mm512_max_ps(level, _mm512_setzero_ps()));
+    return oscar__code4_avx512(four, k, level);
 }
 
 /* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo, unsigned char *codes)
+OSCAR__INLINE OSCAR__AVX512 void oscar__clip_codes_avx512(int n, int bits, const float *x, __m512 s, __m512 lo,
+                                                          unsigned char *codes)
 {
     const __mmask16 positive = oscar__less_avx512(_mm512_setzero_ps(), s);
     const __m512i none = _mm512_setzero_si512();
     const __m512 half = _mm512_set1_ps(0.5f), divisor = oscar__pick_avx512(positive, s, half);
-    const __m512 t0 = _mm512_mul_ps(half, s), t1 = _mm512_mul_ps(_mm512_set1_ps(1.5f), s), t2 = _mm512_mul_ps(_mm512_set1_ps(2.5f), s);
+    const __m512 t0 = _mm512_mul_ps(half, s), t1 = _mm512_mul_ps(_mm512_set1_ps(1.5f), s);
+    const __m512 t2 = _mm512_mul_ps(_mm512_set1_ps(2.5f), s);
     int c;
     for (c = 0; c < n; c += 4) {
         const float *at = x + c * OSCAR__TILE;
@@ -12508,16 +12560,22 @@ static OSCAR__AVX512 void oscar__fit_clip_avx512(const oscar__encoder *e, oscar_
 {
     const __m512 zero = _mm512_setzero_ps();
     int n = e->codec->group, c, at = g * OSCAR__TILE + lane;
-    __m512 lo = _mm512_loadu_ps(x), hi = lo, lo2 = lo, hi2 = lo, s;
-    for (c = 0; c < n; c += 2) {
-        __m512 a = _mm512_loadu_ps(x + c * OSCAR__TILE), b = _mm512_loadu_ps(x + (c + 1) * OSCAR__TILE);
+    __m512 lo = _mm512_loadu_ps(x), lo1 = lo, lo2 = lo, lo3 = lo, hi = lo, hi1 = lo, hi2 = lo, hi3 = lo, s;
+    for (c = 0; c < n; c += 4) {
+        const float *p = x + c * OSCAR__TILE;
+        __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + OSCAR__TILE);
+        __m512 d = _mm512_loadu_ps(p + 2 * OSCAR__TILE), f = _mm512_loadu_ps(p + 3 * OSCAR__TILE);
         lo = _mm512_min_ps(a, lo);
         hi = _mm512_max_ps(a, hi);
-        lo2 = _mm512_min_ps(b, lo2);
-        hi2 = _mm512_max_ps(b, hi2);
+        lo1 = _mm512_min_ps(b, lo1);
+        hi1 = _mm512_max_ps(b, hi1);
+        lo2 = _mm512_min_ps(d, lo2);
+        hi2 = _mm512_max_ps(d, hi2);
+        lo3 = _mm512_min_ps(f, lo3);
+        hi3 = _mm512_max_ps(f, hi3);
     }
-    lo = _mm512_add_ps(_mm512_min_ps(lo, lo2), zero);
-    hi = _mm512_add_ps(_mm512_max_ps(hi, hi2), zero);
+    lo = _mm512_add_ps(_mm512_min_ps(_mm512_min_ps(lo, lo1), _mm512_min_ps(lo2, lo3)), zero);
+    hi = _mm512_add_ps(_mm512_max_ps(_mm512_max_ps(hi, hi1), _mm512_max_ps(hi2, hi3)), zero);
     s = _mm512_div_ps(_mm512_sub_ps(hi, lo), _mm512_set1_ps(e->codec->bits == 2 ? 3.0f : 15.0f));
     s = oscar__metadata_lanes_avx512(e, tile, lane, s);
     lo = oscar__metadata_lanes_avx512(e, tile, lane, lo);
@@ -12611,8 +12669,8 @@ OSCAR__INLINE OSCAR__AVX512 __m512i oscar__unbiased_code_avx512(__m512i four, in
 }
 
 /* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t, __mmask16 active,
-                                                  unsigned char *codes)
+OSCAR__INLINE OSCAR__AVX512 void oscar__unbiased_codes_avx512(int n, int bits, const float *x, __m512 t,
+                                                              __mmask16 active, unsigned char *codes)
 {
     const __m512i none = _mm512_setzero_si512();
     int c;
@@ -12700,6 +12758,98 @@ static OSCAR__AVX512 void oscar__lane_product_avx512(int dim, const float *m, in
     }
 }
 
+/* The same of four columns. long: written out, so that the sums stay in registers. */
+static OSCAR__AVX512 void oscar__lane_products_avx512(int dim, const float *m, int first, int count, int start,
+                                                      const float *const *from, float *const *out, int add)
+{
+    int j;
+    for (j = start; j < dim; j += 4) {
+        const float *w = m + first * dim + j, *x0 = from[0], *x1 = from[1], *x2 = from[2], *x3 = from[3];
+        const float *end = x0 + count * OSCAR__TILE;
+        __m512 a0 = _mm512_setzero_ps(), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        __m512 c0 = a0, c1 = a0, c2 = a0, c3 = a0, d0 = a0, d1 = a0, d2 = a0, d3 = a0;
+        if (add) {
+            a0 = _mm512_loadu_ps(out[0] + j * OSCAR__TILE);
+            a1 = _mm512_loadu_ps(out[0] + j * OSCAR__TILE + OSCAR__TILE);
+            a2 = _mm512_loadu_ps(out[0] + j * OSCAR__TILE + 2 * OSCAR__TILE);
+            a3 = _mm512_loadu_ps(out[0] + j * OSCAR__TILE + 3 * OSCAR__TILE);
+            b0 = _mm512_loadu_ps(out[1] + j * OSCAR__TILE);
+            b1 = _mm512_loadu_ps(out[1] + j * OSCAR__TILE + OSCAR__TILE);
+            b2 = _mm512_loadu_ps(out[1] + j * OSCAR__TILE + 2 * OSCAR__TILE);
+            b3 = _mm512_loadu_ps(out[1] + j * OSCAR__TILE + 3 * OSCAR__TILE);
+            c0 = _mm512_loadu_ps(out[2] + j * OSCAR__TILE);
+            c1 = _mm512_loadu_ps(out[2] + j * OSCAR__TILE + OSCAR__TILE);
+            c2 = _mm512_loadu_ps(out[2] + j * OSCAR__TILE + 2 * OSCAR__TILE);
+            c3 = _mm512_loadu_ps(out[2] + j * OSCAR__TILE + 3 * OSCAR__TILE);
+            d0 = _mm512_loadu_ps(out[3] + j * OSCAR__TILE);
+            d1 = _mm512_loadu_ps(out[3] + j * OSCAR__TILE + OSCAR__TILE);
+            d2 = _mm512_loadu_ps(out[3] + j * OSCAR__TILE + 2 * OSCAR__TILE);
+            d3 = _mm512_loadu_ps(out[3] + j * OSCAR__TILE + 3 * OSCAR__TILE);
+        }
+        for (; x0 < end; x0 += OSCAR__TILE, x1 += OSCAR__TILE, x2 += OSCAR__TILE, x3 += OSCAR__TILE, w += dim) {
+            const __m512 a = _mm512_loadu_ps(x0), b = _mm512_loadu_ps(x1), c = _mm512_loadu_ps(x2);
+            const __m512 d = _mm512_loadu_ps(x3);
+            {
+                const __m512 factor = _mm512_set1_ps(w[0]);
+                a0 = _mm512_fmadd_ps(a, factor, a0);
+                b0 = _mm512_fmadd_ps(b, factor, b0);
+                c0 = _mm512_fmadd_ps(c, factor, c0);
+                d0 = _mm512_fmadd_ps(d, factor, d0);
+            }
+            {
+                const __m512 factor = _mm512_set1_ps(w[1]);
+                a1 = _mm512_fmadd_ps(a, factor, a1);
+                b1 = _mm512_fmadd_ps(b, factor, b1);
+                c1 = _mm512_fmadd_ps(c, factor, c1);
+                d1 = _mm512_fmadd_ps(d, factor, d1);
+            }
+            {
+                const __m512 factor = _mm512_set1_ps(w[2]);
+                a2 = _mm512_fmadd_ps(a, factor, a2);
+                b2 = _mm512_fmadd_ps(b, factor, b2);
+                c2 = _mm512_fmadd_ps(c, factor, c2);
+                d2 = _mm512_fmadd_ps(d, factor, d2);
+            }
+            {
+                const __m512 factor = _mm512_set1_ps(w[3]);
+                a3 = _mm512_fmadd_ps(a, factor, a3);
+                b3 = _mm512_fmadd_ps(b, factor, b3);
+                c3 = _mm512_fmadd_ps(c, factor, c3);
+                d3 = _mm512_fmadd_ps(d, factor, d3);
+            }
+        }
+        _mm512_storeu_ps(out[0] + j * OSCAR__TILE, a0);
+        _mm512_storeu_ps(out[0] + j * OSCAR__TILE + OSCAR__TILE, a1);
+        _mm512_storeu_ps(out[0] + j * OSCAR__TILE + 2 * OSCAR__TILE, a2);
+        _mm512_storeu_ps(out[0] + j * OSCAR__TILE + 3 * OSCAR__TILE, a3);
+        _mm512_storeu_ps(out[1] + j * OSCAR__TILE, b0);
+        _mm512_storeu_ps(out[1] + j * OSCAR__TILE + OSCAR__TILE, b1);
+        _mm512_storeu_ps(out[1] + j * OSCAR__TILE + 2 * OSCAR__TILE, b2);
+        _mm512_storeu_ps(out[1] + j * OSCAR__TILE + 3 * OSCAR__TILE, b3);
+        _mm512_storeu_ps(out[2] + j * OSCAR__TILE, c0);
+        _mm512_storeu_ps(out[2] + j * OSCAR__TILE + OSCAR__TILE, c1);
+        _mm512_storeu_ps(out[2] + j * OSCAR__TILE + 2 * OSCAR__TILE, c2);
+        _mm512_storeu_ps(out[2] + j * OSCAR__TILE + 3 * OSCAR__TILE, c3);
+        _mm512_storeu_ps(out[3] + j * OSCAR__TILE, d0);
+        _mm512_storeu_ps(out[3] + j * OSCAR__TILE + OSCAR__TILE, d1);
+        _mm512_storeu_ps(out[3] + j * OSCAR__TILE + 2 * OSCAR__TILE, d2);
+        _mm512_storeu_ps(out[3] + j * OSCAR__TILE + 3 * OSCAR__TILE, d3);
+    }
+}
+
+/* The same of all columns, 1 to 4. */
+static OSCAR__AVX512 void oscar__column_products_avx512(int columns, int dim, const float *m, int first, int count,
+                                                        int start, const float *const *from, float *const *out,
+                                                        int add)
+{
+    int q;
+    if (columns == 4) oscar__lane_products_avx512(dim, m, first, count, start, from, out, add);
+    else for (q = 0; q < columns; q += 2) {
+        int other = q + 1 < columns ? q + 1 : q;
+        oscar__lane_product_avx512(dim, m, first, count, start, from[q], from[other], out[q], out[other], add);
+    }
+}
+
 /* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
    then changes no number that is used: at most the sign of a zero gradient). */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__refine_step_avx512(const oscar__column *r, int c, int group, float diagonal,
@@ -12741,17 +12891,21 @@ static OSCAR__AVX512 void oscar__refine_sixteen_avx512(const oscar__encoder *e, 
 static OSCAR__AVX512 void oscar__refine_pass_avx512(const oscar__encoder *e, oscar__column *column, int count)
 {
     const float *m = e->codec->metric;
+    const float *x[4], *steps[4];
+    float *gradient[4];
     int dim = e->dim, q, c, group = e->codec->group;
+    for (q = 0; q < count; q++) {
+        x[q] = column[q].x;
+        steps[q] = column[q].steps;
+        gradient[q] = column[q].gradient;
+    }
     for (q = 0; q < count; q++)
         for (c = 0; c < dim; c++) {
             __m512 s = _mm512_loadu_ps(column[q].s + c / group * OSCAR__TILE);
             __m512 u = _mm512_loadu_ps(column[q].u + c * OSCAR__TILE);
             _mm512_storeu_ps(column[q].x + c * OSCAR__TILE, _mm512_mul_ps(s, u));
         }
-    for (q = 0; q < count; q += 2) {
-        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
-        oscar__lane_product_avx512(dim, m, 0, dim, 0, a->x, b->x, a->gradient, b->gradient, 0);
-    }
+    oscar__column_products_avx512(count, dim, m, 0, dim, 0, x, gradient, 0);
     for (q = 0; q < count; q++)
         for (c = 0; c < dim; c++) {
             float *g = column[q].gradient + c * OSCAR__TILE;
@@ -12759,11 +12913,7 @@ static OSCAR__AVX512 void oscar__refine_pass_avx512(const oscar__encoder *e, osc
         }
     for (c = 0; c < dim; c += OSCAR__LANES) {
         oscar__refine_sixteen_avx512(e, column, count, c);
-        for (q = 0; q < count; q += 2) {
-            oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
-            oscar__lane_product_avx512(dim, m, c, OSCAR__LANES, c + OSCAR__LANES, a->steps, b->steps, a->gradient,
-                                   b->gradient, 1);
-        }
+        oscar__column_products_avx512(count, dim, m, c, OSCAR__LANES, c + OSCAR__LANES, steps, gradient, 1);
     }
 }
 
@@ -12834,11 +12984,14 @@ static OSCAR__AVX512 void oscar__refine_tiles_avx512(oscar__encoder *e)
 {
     oscar__column column[4 * OSCAR__TILE / 16];
     float xz[4 * OSCAR__DIM_MAX], steps[4 * OSCAR__TILE * OSCAR__TILE];
+    const float *x[4];
+    float *z[4];
     int count = oscar__columns_of(e, 16, xz, steps, column), q, pass;
-    for (q = 0; q < count; q += 2) {
-        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
-        oscar__lane_product_avx512(e->dim, e->codec->metric, 0, e->dim, 0, a->x, b->x, a->z, b->z, 0);
+    for (q = 0; q < count; q++) {
+        x[q] = column[q].x;
+        z[q] = column[q].z;
     }
+    oscar__column_products_avx512(count, e->dim, e->codec->metric, 0, e->dim, 0, x, z, 0);
     for (q = 0; q < count; q++) oscar__refine_start_avx512(e, &column[q]);
     for (pass = 0; pass < 2; pass++) {
         oscar__refine_pass_avx512(e, column, count);
