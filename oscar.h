@@ -1225,6 +1225,7 @@ typedef struct oscar__encoder oscar__encoder;   /* 3.11 */
                    [rows][n]; out may be in
      butterfly     x = H x. x: [n]
      rotate        out = x m, several rows (3.5). x, out: [rows][n], not overlapping; m: [n][n]
+     rotate_back   out = m x of one row, n a multiple of 16 (3.5). x, out: [n], not overlapping; m: [n][n]
      centre        out = x - mean (3.6). All [dim]; out may be x
      sum_products  S(x, y) (3.11). x, y: [n]
      encode        codes and metadata of the rows of an encoder, [rows][dim] (3.11)
@@ -1263,6 +1264,7 @@ typedef struct oscar__kernels {
     void (*fwht)(int n, size_t rows, const float *in, float *out);
     void (*butterfly)(int n, float *x);
     void (*rotate)(int n, int rows, const float *m, const float *x, float *out);
+    void (*rotate_back)(int n, const float *m, const float *x, float *out);
     void (*centre)(int dim, const float *x, const float *mean, float *out);
     float (*sum_products)(int n, const float *x, const float *y);
     void (*encode)(oscar__encoder *e, const float *rows);
@@ -2331,6 +2333,17 @@ static OSCAR__NOINLINE void oscar__rotate_rows(int n, int rows, const float *m, 
     for (row = 0; row < rows; row++, x += n, out += n) oscar__rotate_row(n, m, x, out);
 }
 
+/* out_i = fmaf(x_(n-1), m[i][n-1], ... fmaf(x_0, m[i][0], +0)). x and out: [n], not overlapping; m: [n][n]. */
+static OSCAR__NOINLINE void oscar__rotate_back(int n, const float *m, const float *x, float *out)
+{
+    int i, j;
+    for (i = 0; i < n; i++, m += n) {
+        float sum = 0.0f;
+        for (j = 0; j < n; j++) sum = fmaf(x[j], m[j], sum);
+        out[i] = sum;
+    }
+}
+
 OSCAR_API oscar_result oscar_fwht(int n, size_t rows, const float *in, float *out)
 {
     if (n < 0 || (n > 1 && n % 2)) return OSCAR_ERR_SHAPE;
@@ -2465,17 +2478,14 @@ static OSCAR__NOINLINE void oscar__forward(const oscar_pair *pair, int rows, con
 /* x = x' B^T + m, in float, in the prescribed order (design 2.3, reading). */
 static OSCAR__NOINLINE void oscar__back(const oscar_pair *pair, const float *x, float *out)
 {
-    const float *dual = oscar__pair_dual(pair);
     float y[OSCAR__DIM_MAX], scale = oscar__fwht_scale(pair->dim);
-    int dim = pair->dim, i, j;
-    memcpy(y, x, (size_t)dim * sizeof(float));
+    int dim = pair->dim, i;
+    if (pair->kind == OSCAR_DENSE) oscar__kernels_now()->rotate_back(dim, oscar__pair_dual(pair), x, y);
+    else memcpy(y, x, (size_t)dim * sizeof(float));
     if (pair->kind == OSCAR_HADAMARD) oscar__kernels_now()->butterfly(dim, y);
     for (i = 0; i < dim; i++) {
-        float mean = pair->mean ? pair->mean[i] : 0.0f, sum = 0.0f;
-        if (pair->kind == OSCAR_HADAMARD) { out[i] = fmaf(y[i], scale, mean); continue; }
-        if (pair->kind == OSCAR_IDENTITY) { out[i] = OSCAR__F32(y[i] + mean); continue; }
-        for (j = 0; j < dim; j++) sum = fmaf(y[j], dual[i * dim + j], sum);
-        out[i] = OSCAR__F32(sum + mean);
+        float mean = pair->mean ? pair->mean[i] : 0.0f;
+        out[i] = pair->kind == OSCAR_HADAMARD ? fmaf(y[i], scale, mean) : OSCAR__F32(y[i] + mean);
     }
 }
 
@@ -10120,17 +10130,24 @@ static OSCAR__AVX2 void oscar__mean_levels_avx2(int dim, const float *z, float s
 /* Every step is that of the scalar code for one row, for 8 rows at a time. x is always [channels][16], from the lane
    on where the 8 rows start. */
 
-/* Four channels of 8 rows, from rows [8][dim]. */
+/* Four channels of 8 rows, from four vectors of four channels of every fourth row. */
+#define OSCAR__TURN(a, b, d, e) do { \
+    __m256 low_ = _mm256_unpacklo_ps(a, b), high_ = _mm256_unpackhi_ps(a, b); \
+    __m256 more_ = _mm256_unpacklo_ps(d, e), most_ = _mm256_unpackhi_ps(d, e); \
+    a = _mm256_shuffle_ps(low_, more_, 0x44); \
+    b = _mm256_shuffle_ps(low_, more_, 0xee); \
+    d = _mm256_shuffle_ps(high_, most_, 0x44); \
+    e = _mm256_shuffle_ps(high_, most_, 0xee); } while (0)
+
 OSCAR__INLINE OSCAR__AVX2 void oscar__turn_four_avx2(const float *const *rows, int c, float *out)
 {
     __m256 a = oscar__part_rows_avx2(rows, c), b = oscar__part_rows_avx2(rows + 1, c);
     __m256 d = oscar__part_rows_avx2(rows + 2, c), e = oscar__part_rows_avx2(rows + 3, c);
-    __m256 t0 = _mm256_unpacklo_ps(a, b), t1 = _mm256_unpackhi_ps(a, b);
-    __m256 t2 = _mm256_unpacklo_ps(d, e), t3 = _mm256_unpackhi_ps(d, e);
-    _mm256_storeu_ps(out, _mm256_shuffle_ps(t0, t2, 0x44));
-    _mm256_storeu_ps(out + OSCAR__TILE, _mm256_shuffle_ps(t0, t2, 0xee));
-    _mm256_storeu_ps(out + 2 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0x44));
-    _mm256_storeu_ps(out + 3 * OSCAR__TILE, _mm256_shuffle_ps(t1, t3, 0xee));
+    OSCAR__TURN(a, b, d, e);
+    _mm256_storeu_ps(out, a);
+    _mm256_storeu_ps(out + OSCAR__TILE, b);
+    _mm256_storeu_ps(out + 2 * OSCAR__TILE, d);
+    _mm256_storeu_ps(out + 3 * OSCAR__TILE, e);
 }
 
 /* 8 rows from `first` on; the last of all `count` rows stands in for those after it. */
@@ -10142,6 +10159,29 @@ static OSCAR__AVX2 void oscar__to_lanes_avx2(int dim, int first, int count, cons
         row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
     for (c = 0; c < dim; c += 4) oscar__turn_four_avx2(row, c, x + c * OSCAR__TILE);
 }
+
+/* Rows of m side by side (3.5), so that each lane has the chain of one output. */
+static OSCAR__AVX2 void oscar__rotate_back_avx2(int n, const float *m, const float *x, float *out)
+{
+    int i, j, t;
+    for (i = 0; i < n; i += 8) {
+        __m256 sum = _mm256_setzero_ps();
+        const float *row[8];
+        for (t = 0; t < 8; t++) row[t] = m + (size_t)(i + t) * (size_t)n;
+        for (j = 0; j < n; j += 4) {
+            __m256 a = oscar__part_rows_avx2(row, j), b = oscar__part_rows_avx2(row + 1, j);
+            __m256 d = oscar__part_rows_avx2(row + 2, j), e = oscar__part_rows_avx2(row + 3, j);
+            OSCAR__TURN(a, b, d, e);
+            sum = _mm256_fmadd_ps(_mm256_set1_ps(x[j]), a, sum);
+            sum = _mm256_fmadd_ps(_mm256_set1_ps(x[j + 1]), b, sum);
+            sum = _mm256_fmadd_ps(_mm256_set1_ps(x[j + 2]), d, sum);
+            sum = _mm256_fmadd_ps(_mm256_set1_ps(x[j + 3]), e, sum);
+        }
+        _mm256_storeu_ps(out + i, sum);
+    }
+}
+
+#undef OSCAR__TURN
 
 /* The end of S: the tree over 16 chains. */
 OSCAR__INLINE OSCAR__AVX2 __m256 oscar__tree_avx2(__m256 *chain)
@@ -12258,15 +12298,22 @@ static OSCAR__AVX512 void oscar__mean_levels_avx512(int dim, const float *z, flo
 /* Every step is that of the scalar code for one row, for 16 rows at a time. x is always [channels][16], from the lane
    on where the 16 rows start. */
 
-/* Channels of 16 rows, from four vectors of them: four channels of every fourth row. */
+/* Four channels of 16 rows, from four vectors of four channels of every fourth row. */
+#define OSCAR__TURN(a, b, d, e) do { \
+    __m512 low_ = _mm512_unpacklo_ps(a, b), high_ = _mm512_unpackhi_ps(a, b); \
+    __m512 more_ = _mm512_unpacklo_ps(d, e), most_ = _mm512_unpackhi_ps(d, e); \
+    a = _mm512_shuffle_ps(low_, more_, 0x44); \
+    b = _mm512_shuffle_ps(low_, more_, 0xee); \
+    d = _mm512_shuffle_ps(high_, most_, 0x44); \
+    e = _mm512_shuffle_ps(high_, most_, 0xee); } while (0)
+
 OSCAR__INLINE OSCAR__AVX512 void oscar__turn_four_avx512(__m512 a, __m512 b, __m512 d, __m512 e, float *out)
 {
-    __m512 t0 = _mm512_unpacklo_ps(a, b), t1 = _mm512_unpackhi_ps(a, b);
-    __m512 t2 = _mm512_unpacklo_ps(d, e), t3 = _mm512_unpackhi_ps(d, e);
-    _mm512_storeu_ps(out, _mm512_shuffle_ps(t0, t2, 0x44));
-    _mm512_storeu_ps(out + OSCAR__TILE, _mm512_shuffle_ps(t0, t2, 0xee));
-    _mm512_storeu_ps(out + 2 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0x44));
-    _mm512_storeu_ps(out + 3 * OSCAR__TILE, _mm512_shuffle_ps(t1, t3, 0xee));
+    OSCAR__TURN(a, b, d, e);
+    _mm512_storeu_ps(out, a);
+    _mm512_storeu_ps(out + OSCAR__TILE, b);
+    _mm512_storeu_ps(out + 2 * OSCAR__TILE, d);
+    _mm512_storeu_ps(out + 3 * OSCAR__TILE, e);
 }
 
 /* Four channels of every fourth of 16 rows, which are `one` floats apart. */
@@ -12296,6 +12343,30 @@ static OSCAR__AVX512 void oscar__to_lanes_avx512(int dim, int first, int count, 
                                 oscar__part_rows_avx512(r[2] + t, r[6] + t, r[10] + t, r[14] + t),
                                 oscar__part_rows_avx512(r[3] + t, r[7] + t, r[11] + t, r[15] + t), x);
 }
+
+/* Rows of m side by side (3.5), so that each lane has the chain of one output. */
+static OSCAR__AVX512 void oscar__rotate_back_avx512(int n, const float *m, const float *x, float *out)
+{
+    const size_t one = (size_t)n;
+    int i, j;
+    for (i = 0; i < n; i += 16, m += 16 * one) {
+        __m512 sum = _mm512_setzero_ps();
+        for (j = 0; j < n; j += 4) {
+            const float *row = m + j;
+            __m512 a = oscar__every_fourth_avx512(row, one), b = oscar__every_fourth_avx512(row + one, one);
+            __m512 d = oscar__every_fourth_avx512(row + 2 * one, one);
+            __m512 e = oscar__every_fourth_avx512(row + 3 * one, one);
+            OSCAR__TURN(a, b, d, e);
+            sum = _mm512_fmadd_ps(_mm512_set1_ps(x[j]), a, sum);
+            sum = _mm512_fmadd_ps(_mm512_set1_ps(x[j + 1]), b, sum);
+            sum = _mm512_fmadd_ps(_mm512_set1_ps(x[j + 2]), d, sum);
+            sum = _mm512_fmadd_ps(_mm512_set1_ps(x[j + 3]), e, sum);
+        }
+        _mm512_storeu_ps(out + i, sum);
+    }
+}
+
+#undef OSCAR__TURN
 
 /* The end of S: the tree over 16 chains. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__tree_avx512(__m512 *chain)
@@ -13859,7 +13930,7 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
 static const oscar__kernels oscar__scalar_kernels = {
     OSCAR_ISA_SCALAR,
     oscar__load, oscar__store, oscar__load_rounded, oscar__finite,
-    oscar__fwht_rows, oscar__butterfly, oscar__rotate_rows, oscar__centre_row,
+    oscar__fwht_rows, oscar__butterfly, oscar__rotate_rows, oscar__rotate_back, oscar__centre_row,
     oscar__sum_products, oscar__encode_rows, oscar__pack_tile, oscar__put_halves,
     oscar__mean_sum, oscar__mean_levels,
     oscar__eigh_dots, oscar__eigh_turn, oscar__eigh_turn_dots, oscar__eigh_angles,
@@ -13870,7 +13941,7 @@ static const oscar__kernels oscar__scalar_kernels = {
 static const oscar__kernels oscar__avx2_kernels = {
     OSCAR_ISA_AVX2,
     oscar__load_avx2, oscar__store_avx2, oscar__load_rounded_avx2, oscar__finite_avx2,
-    oscar__fwht_avx2, oscar__butterfly_avx2, oscar__rotate_avx2, oscar__centre_avx2,
+    oscar__fwht_avx2, oscar__butterfly_avx2, oscar__rotate_avx2, oscar__rotate_back_avx2, oscar__centre_avx2,
     oscar__sum_products_avx2, oscar__encode_avx2, oscar__pack_avx2, oscar__put_halves_avx2,
     oscar__mean_sum_avx2, oscar__mean_levels_avx2,
     oscar__eigh_dots_avx2, oscar__eigh_turn_avx2, oscar__eigh_turn_dots_avx2, oscar__eigh_angles_avx2,
@@ -13882,7 +13953,7 @@ static const oscar__kernels oscar__avx2_kernels = {
 static const oscar__kernels oscar__avx512_kernels = {
     OSCAR_ISA_AVX512,
     oscar__load_avx512, oscar__store_avx512, oscar__load_rounded_avx512, oscar__finite_avx512,
-    oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__centre_avx512,
+    oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__rotate_back_avx512, oscar__centre_avx512,
     oscar__sum_products_avx512, oscar__encode_avx512, oscar__pack_avx2, oscar__put_halves_avx2,
     oscar__mean_sum_avx512, oscar__mean_levels_avx512,
     oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,
