@@ -92,14 +92,18 @@ static void check_fwht(const char *name)
     test_random r = { 11 };
     int n, i;
     for (n = 2; n <= 1024; n += 2) {
-        float *x = (float *)get((size_t)n * 4), *a = (float *)get((size_t)n * 4), *b = (float *)get((size_t)n * 4);
+        int rows = 1 + n / 2 % 3, count = n * rows;
+        size_t bytes = (size_t)count * 4;
+        float *x = (float *)get(bytes), *a = (float *)get(bytes), *b = (float *)get(bytes);
         oscar_isa isa;
-        for (i = 0; i < n; i++) x[i] = n % 3 ? random_float(&r) : (float)(random_below(&r, 3) - 1) * 0.0f;
-        CHECK(oscar_fwht(n, 1, x, a) == OSCAR_OK);
+        for (i = 0; i < count; i++) x[i] = n % 3 ? random_float(&r) : (float)(random_below(&r, 3) - 1) * 0.0f;
+        CHECK(oscar_fwht(n, (size_t)rows, x, a) == OSCAR_OK);
         isa = scalar_first();
-        CHECK(oscar_fwht(n, 1, x, b) == OSCAR_OK);
+        CHECK(oscar_fwht(n, (size_t)rows, x, b) == OSCAR_OK);
         CHECK(oscar_isa_force(isa) == OSCAR_OK);
-        CHECK_MSG(!memcmp(a, b, (size_t)n * 4), ("    %s, n = %d\n", name, n));
+        CHECK_MSG(!memcmp(a, b, bytes), ("    %s, n = %d\n", name, n));
+        CHECK(oscar_fwht(n, (size_t)rows, x, x) == OSCAR_OK);
+        CHECK_MSG(!memcmp(x, b, bytes), ("    %s, n = %d, in place\n", name, n));
         free(x); free(a); free(b);
     }
 }
@@ -178,6 +182,7 @@ static void encode_case(const char *name, test_random *r, int dim)
     c.bits = random_below(r, 3) ? 2 : 4;
     c.group = pick_group(r, dim);
     c.clip = random_below(r, 3) ? random_below(r, 100) / 100.0 : -1;
+    if (random_below(r, 2)) c.clip = 1 - (1 + random_below(r, 24)) / (double)dim;   /* the largest 24 */
     c.metadata = random_below(r, 3) ? OSCAR_F16 : OSCAR_F32;
     fill_metric(r, dim, metric);
     if (c.fit == OSCAR_UNBIASED && dim <= 128 && random_below(r, 2)) c.metric = metric;
