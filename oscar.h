@@ -13657,28 +13657,44 @@ static OSCAR__AMX void oscar__key_tiles_amx(const oscar__codes *k, oscar__key_st
     }
 }
 
+/* 16 products of up to four queries from the sums of a group; step, low and start are those of the four. */
+OSCAR__INLINE OSCAR__AMX void oscar__four_products_amx(int count, int first, int has_minimum, __mmask16 negative,
+                                                       __m512 scale, __m512 minimum, const int32_t *sum,
+                                                       const float *step, const float *low, const float *start,
+                                                       float *score)
+{
+    int j;
+    for (j = 0; j < count; j++, sum += 32, score += OSCAR__BLOCK) {
+        __m512 s;
+        if (first) s = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[j]), _mm512_set1_ps(start[j + 4]));
+        else s = _mm512_loadu_ps(score);
+        s = oscar__scaled_avx512(oscar__total_amx(sum), step[j], low[j], scale, has_minimum, minimum, s);
+        _mm512_storeu_ps(score, s);
+    }
+}
+
 /* The sums of a group and two tiles of tokens -> products. */
 static OSCAR__AMX void oscar__key_products_amx(int count, const oscar__codes *k, oscar__key_step at, const int32_t *sum,
                                                const float *step, const float *low, const float *start, float *score)
 {
     const unsigned char *first = k->scale + 64 * at.pair;
     ptrdiff_t group = (ptrdiff_t)(2 * k->tokens * at.group) + 64 * at.pair;
-    int groups = k->dim / k->group, tile, j;
-    for (tile = 0; tile < 2; tile++, first += 32, group += 32) {
+    int groups = k->dim / k->group, tile, f;
+    score += 32 * at.pair;
+    step += 4 * at.group;
+    low += 4 * at.group;
+    _mm_prefetch((const char *)k->scale + group + k->ahead, _MM_HINT_T0);
+    for (tile = 0; tile < 2; tile++, first += 32, group += 32, sum += 512, score += 16) {
         __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)first));
         __m512 scale = oscar__scales_avx512(k->scale + group), minimum = _mm512_setzero_ps();
-        if (k->minimum) minimum = oscar__halves_avx512(k->minimum + group);
-        _mm_prefetch((const char *)k->scale + group + k->ahead, _MM_HINT_T0);
-        for (j = 0; j < count; j++) {
-            float *out = score + j * OSCAR__BLOCK + 32 * at.pair + 16 * tile;
-            const float *begin = start + j / 4 * 8 + j % 4;
-            int of = (j / 4 * groups + at.group) * 4 + j % 4;
-            __m512 s = at.group ? _mm512_loadu_ps(out)
-                                : _mm512_mask_blend_ps(negative, _mm512_set1_ps(begin[0]), _mm512_set1_ps(begin[4]));
-            s = oscar__scaled_avx512(oscar__total_amx(sum + 512 * tile + 32 * j), step[of], low[of], scale,
-                                     k->minimum != NULL, minimum, s);
-            _mm512_storeu_ps(out, s);
-        }
+        int has_minimum = k->minimum != NULL;
+        if (has_minimum) minimum = oscar__halves_avx512(k->minimum + group);
+        for (f = 0; f + 4 <= count; f += 4)
+            oscar__four_products_amx(4, !at.group, has_minimum, negative, scale, minimum, sum + 32 * f,
+                                     step + f * groups, low + f * groups, start + 2 * f, score + f * OSCAR__BLOCK);
+        if (f < count)
+            oscar__four_products_amx(count - f, !at.group, has_minimum, negative, scale, minimum, sum + 32 * f,
+                                     step + f * groups, low + f * groups, start + 2 * f, score + f * OSCAR__BLOCK);
     }
 }
 
@@ -13748,20 +13764,23 @@ static OSCAR__AMX void oscar__attend_mean_amx(int limbs, int dim, int group, con
     int at, c, j;
     (void)limbs;
     product[0] = product[1] = product[2] = product[3] = _mm512_setzero_ps();
-    for (at = 0; at < dim; at += group, step += 4)
-        for (j = 0; j < 4; j++) {
-            __m512i high = _mm512_setzero_si512(), low = high;
-            for (c = at; c < at + group; c += 64) {
-                int left = at + group - c;
-                __mmask64 some = left < 64 ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
-                const signed char *row = limb + 2 * j * dim + c;
-                __m512i n = _mm512_maskz_loadu_epi8(some, bytes + c);
-                high = _mm512_dpbusd_epi32(high, n, _mm512_maskz_loadu_epi8(some, row));
-                low = _mm512_dpbusd_epi32(low, n, _mm512_maskz_loadu_epi8(some, row + dim));
+    for (at = 0; at < dim; at += group, step += 4) {
+        __m512i high[4], low[4];
+        for (j = 0; j < 4; j++) high[j] = low[j] = _mm512_setzero_si512();
+        for (c = at; c < at + group; c += 64) {
+            int left = at + group - c;
+            __mmask64 some = left < 64 ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
+            __m512i n = _mm512_maskz_loadu_epi8(some, bytes + c);
+            for (j = 0; j < 4; j++) {   /* beyond the group n is 0 */
+                high[j] = _mm512_dpbusd_epi32(high[j], n, _mm512_loadu_si512(limb + 2 * j * dim + c));
+                low[j] = _mm512_dpbusd_epi32(low[j], n, _mm512_loadu_si512(limb + (2 * j + 1) * dim + c));
             }
-            low = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-            product[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(low), _mm512_set1_ps(step[j]), product[j]);
         }
+        for (j = 0; j < 4; j++) {
+            __m512i all = _mm512_add_epi32(_mm512_slli_epi32(high[j], 8), low[j]);
+            product[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), _mm512_set1_ps(step[j]), product[j]);
+        }
+    }
     _mm_storeu_ps(out, oscar__sum4_avx512(product));
 }
 
@@ -13834,17 +13853,22 @@ static OSCAR__AMX void oscar__value_tiles_amx(const oscar__codes *v, int c, int 
         }
 }
 
-/* acc += step sums + base, acc from the first channel of the squares on. */
+/* acc += step sums + base, 16 channels. */
+OSCAR__INLINE OSCAR__AMX void oscar__value_sum_amx(const int32_t *sum, __m512 step, __m512 base, float *acc)
+{
+    __m512 all = _mm512_fmadd_ps(oscar__total_amx(sum), step, base);
+    _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), all));
+}
+
+/* The squares of a step, acc from their first channel on. */
 static OSCAR__AMX void oscar__value_sums_amx(int count, int dim, int tiles, const int32_t *sum, const float *step,
                                              const float *base, float *acc)
 {
-    int j, square;
+    int j;
     for (j = 0; j < count; j++, acc += dim, sum += 32) {
         __m512 unit = _mm512_set1_ps(step[j]), from = _mm512_set1_ps(base[j]);
-        for (square = 0; square < tiles; square++) {
-            __m512 all = _mm512_fmadd_ps(oscar__total_amx(sum + 512 * square), unit, from);
-            _mm512_storeu_ps(acc + 16 * square, _mm512_add_ps(_mm512_loadu_ps(acc + 16 * square), all));
-        }
+        oscar__value_sum_amx(sum, unit, from, acc);
+        if (tiles > 1) oscar__value_sum_amx(sum + 512, unit, from, acc + 16);
     }
 }
 

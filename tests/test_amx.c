@@ -129,7 +129,9 @@ static void block_blend(block *b, const oscar__attend_kernels *kernels, int whic
                        b->acc[which] + f * b->dim);
 }
 
-static double worst_kernel;
+/* The largest differences of sums, mean products, scores and blends. A mean product is a sum of terms of both signs that
+   are larger than itself. */
+static double worst_kernel[4];
 
 static void check_block(test_random *random, int bits, int dim, int group, int count, int minima)
 {
@@ -137,9 +139,9 @@ static void check_block(test_random *random, int bits, int dim, int group, int c
     const oscar__attend_kernels *amx = oscar__kernels_of(OSCAR_ISA_AMX)->attend;
     float mean[2][OSCAR__QUERIES], *weight;
     block b;
-    size_t steps, i;
-    double error[5];
-    int j;
+    size_t steps;
+    double error[4];
+    int i, j;
     block_open(&b, random, bits, dim, group, count, minima);
     steps = (size_t)(b.padded * b.groups);
     weight = (float *)get((size_t)b.padded * 64 * sizeof(float));
@@ -158,11 +160,12 @@ static void check_block(test_random *random, int bits, int dim, int group, int c
     error[1] = apart((size_t)count, mean[1], mean[0]);
     error[2] = apart((size_t)count * 64, b.score[1], b.score[0]);
     error[3] = apart((size_t)(count * dim), b.acc[1], b.acc[0]);
-    error[4] = 0;
-    for (i = 0; i < 4; i++) error[4] = fmax(error[4], error[i]);
-    worst_kernel = fmax(worst_kernel, error[4]);
-    CHECK_MSG(error[4] < 3e-6, ("    %d bits, dim %d, group %d, %d queries, minima %d: sums %g, mean %g, score %g, "
-                                "blend %g\n", bits, dim, group, count, minima, error[0], error[1], error[2], error[3]));
+    for (i = 0; i < 4; i++) {
+        worst_kernel[i] = fmax(worst_kernel[i], error[i]);
+        CHECK_MSG(error[i] < (i == 1 ? 1e-5 : 2e-6),
+                  ("    %d bits, dim %d, group %d, %d queries, minima %d: sums %g, mean %g, score %g, blend %g\n", bits,
+                   dim, group, count, minima, error[0], error[1], error[2], error[3]));
+    }
     free(weight);
     block_close(&b);
 }
@@ -184,7 +187,9 @@ static void test_blocks(void)
     TEST("any number of queries");
     for (count = 1; count <= OSCAR__QUERIES; count++)
         for (bits = 2; bits <= 4; bits += 2) check_block(&random, bits, 128, count % 3 ? 128 : 32, count, count % 2);
-    if (getenv("TEST_VERBOSE")) printf("  largest difference: %.2g\n", worst_kernel);
+    if (getenv("TEST_VERBOSE"))
+        printf("  largest differences: sums %.2g, mean %.2g, score %.2g, blend %.2g\n", worst_kernel[0],
+               worst_kernel[1], worst_kernel[2], worst_kernel[3]);
 }
 
 /* == WHAT IT COSTS, WHAT IT LEAVES == */
@@ -249,6 +254,18 @@ static void test_released(void)
     setup_close(&s);
 }
 
+static void test_allowed(void)
+{
+    unsigned seven[4] = { 0, 0, 0, 3u << 24 };
+    TEST("AMX is there where processor, system and the process's permission all are");
+    CHECK(oscar__amx_allowed(seven, 0xe7) == 0);
+    CHECK(oscar__amx_allowed(seven, 0x200e7) == 0);
+    seven[3] = 1u << 24;
+    CHECK(oscar__amx_allowed(seven, 0x600e7) == 0);
+    seven[3] = 3u << 24;
+    CHECK(oscar__amx_allowed(seven, 0x600e7) == oscar__amx_allowed(seven, 0x600e7));   /* the system's answer stays */
+}
+
 int main(void)
 {
     if (oscar_isa_force(OSCAR_ISA_AMX) != OSCAR_OK) {
@@ -259,6 +276,7 @@ int main(void)
     test_blocks();
     test_cost();
     test_released();
+    test_allowed();
     test_random_setups();
     test_shapes();
     test_windows();
