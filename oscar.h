@@ -1029,7 +1029,9 @@ typedef enum oscar_isa {
 /* The best one of this machine is found at the first use. active: the one in use (never AUTO). force: for tests and
    comparisons, process-wide; AUTO returns to the best one. One that is not in this build or not on this machine is
    ERR_ISA and changes nothing; no oscar_isa at all, ERR_ARGUMENT. Bytes are the same on all of them, attention is
-   within the tolerance of manual 1.5. AVX2 needs FMA and F16C, too, AVX512 BW, DQ, VL and VNNI, NEON dot products. */
+   within the tolerance of manual 1.5. AVX2 needs FMA and F16C, too, AVX512 BW, DQ, VL and VNNI, NEON dot products. AMX
+   needs AVX512, INT8 tiles and 64-bit Linux from 5.16 on, which is asked to let the process use them: from then on the
+   kernel wants alternate signal stacks to have room for 8 KB of tiles. */
 OSCAR_API oscar_isa oscar_isa_active(void);
 OSCAR_API oscar_result oscar_isa_force(oscar_isa isa);
 OSCAR_API const char *oscar_isa_name(oscar_isa isa);
@@ -13510,17 +13512,24 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
    16 columns: tokens of K or channels of V. So a plane of a line of a page (3.12) is a row of B as it is: four lines of
    2 bits, or eight of 4, make a tile. Both limbs are always used, they cost nothing here.
 
-   Tiles: 0 .. 3 are C, 4 and 5 A (queries 0 .. 7 and 8 .. 15), 6 and 7 two tiles B, of 32 tokens or 32 channels: 0 = 4 6,
-   1 = 4 7, 2 = 5 6, 3 = 5 7. A tile load does not see stores that are still under way: B is decoded a step ahead.
+   Tiles: 0 .. 3 are C, 4 and 5 A (queries 0 .. 7 and 8 .. 15), 6 and 7 two tiles B, of 32 tokens or 32 channels; 0 is
+   4 times 6, 1 4 times 7, 2 5 times 6, 3 5 times 7. A tile load has to wait for stores that are still under way, so B is
+   decoded a step ahead.
 
-   Cycles a step of 32 x 64 codes, counted, with Q queries of 2 Q rows: TDP 2 x 2 Q if a product takes as many cycles as A
-   has rows (16 at 16 rows), tile loads of 8: B 16, A 16; decoding 32 stores, 56 shifts and masks on two ports; C a store
-   each 2 x 2 Q rows, once a group of K, each step of V. At D = 128 a block has 4 steps of K and 4 of V. In cycles a token
-   and KV head, stores alone, which are the most of all: Q = 4: K 2.0 + 0.5 + 0.1, V 2.0 + 1.0 + 0.5; Q = 16: K 2.0 + 2.0
-   + 1.0, V 2.0 + 4.0 + 2.0; TDP 1 and 1, 4 and 4. Softmax and weights add about 0.6 a query. */
+   Cycles, counted. A step has 32 x 64 codes; with 2 bits and D = G = 128 a block has four of K and four of V. For Q
+   queries: a product takes as many cycles as A has rows (assumed; 16 at most), 4 Q a step; a tile load half as many as
+   rows, 16 a step for B, and A again in each step of K; a store 1: 32 rows of B a step, 4 Q of C in every other step of
+   K and in each of V; decoding 56 shifts and masks a step on two ports. In cycles a token and KV head:
 
-/* The state of tiles belongs to a thread, and functions may change it as any scratch register. These are inline assembly
-   because the intrinsics of compilers do not say which memory they touch. Tests put plain C in their place. */
+        Q    products   tile loads   stores of B, C, scores and acc
+        4    2.0        2.3          4.0 + 1.5 + 0.8
+       16    8.0        3.3          4.0 + 6.0 + 3.0
+
+   So stores come first. What a query costs besides (products from sums, softmax, limbs of weights, sums into acc) is
+   the larger part from 8 queries on. */
+
+/* The state of tiles belongs to a thread, and functions may change it as any scratch register. These are inline
+   assembly because the intrinsics of compilers do not say which memory they touch. Tests put plain C in their place. */
 #if !defined(OSCAR__TILE_CONFIG)
 #  define OSCAR__TILE_CONFIG(config) __asm__ volatile("ldtilecfg %0" : : "m"(*(config)) : "memory")
 #  define OSCAR__TILE_RELEASE() __asm__ volatile("tilerelease" : : : "memory")
@@ -13639,7 +13648,8 @@ OSCAR__INLINE oscar__key_step oscar__key_next(const oscar__codes *k, oscar__key_
     return at;
 }
 
-/* Channels of a step as two tiles B. Rows beyond the group are zeros: there A has the next group, or what lies behind. */
+/* Channels of a step as two tiles B. Rows beyond the group are zeros: there A has the next group, or what lies behind
+   it. */
 static OSCAR__AMX void oscar__key_tiles_amx(const oscar__codes *k, oscar__key_step at, unsigned char *b)
 {
     size_t tile_bytes = (size_t)(2 * k->bits * k->dim), line_bytes = 64;
@@ -13899,8 +13909,8 @@ static OSCAR__AMX void oscar__attend_blend_amx(int count, const oscar__codes *v,
     int at, f;
     for (at = 0; at < v->dim; at += v->group) {
         for (f = 0; f < count; f += 4)
-            oscar__blend_limbs_amx(oscar__smaller(count - f, 4), v, scales, minima, weight + f * OSCAR__BLOCK, a + 128 * f,
-                                   step + f, base + f);
+            oscar__blend_limbs_amx(oscar__smaller(count - f, 4), v, scales, minima, weight + f * OSCAR__BLOCK,
+                                   a + 128 * f, step + f, base + f);
         _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
         _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
         oscar__tile_a_amx(count, a, 64);

@@ -1,6 +1,6 @@
 /* test_amx.c - the AMX kernels of attention by emulated tiles (tiles.h), so on every machine with AVX-512: each kernel
-   against that of AVX-512 over all shapes, then the tests of test_attend.c. The instructions themselves run in the other
-   test programs where the machine has them; test_isa.c says whether it does. */
+   against that of AVX-512 over all shapes, then the tests of test_attend.c. The instructions themselves run in the
+   other test programs where the machine has them; test_isa.c says whether it does. */
 #define _POSIX_C_SOURCE 200112L
 #include "tiles.h"
 #define main test_attend_main
@@ -29,14 +29,14 @@ static void *get(size_t size)
     return p;
 }
 
-/* `count` halves: below 1, of both signs where they are signed. */
-static unsigned char *random_halves(test_random *random, size_t count, int is_signed)
+/* `count` halves below 1, of both signs. */
+static unsigned char *random_halves(test_random *random, size_t count)
 {
     unsigned char *p = (unsigned char *)get(2 * count);
     size_t i;
     for (i = 0; i < count; i++) {
         p[2 * i] = (unsigned char)random_below(random, 256);
-        p[2 * i + 1] = (unsigned char)(random_below(random, 60) + (is_signed && random_below(random, 3) == 0 ? 128 : 0));
+        p[2 * i + 1] = (unsigned char)(random_below(random, 60) + (random_below(random, 3) == 0 ? 128 : 0));
     }
     return p;
 }
@@ -56,8 +56,8 @@ static void block_open(block *b, test_random *random, int bits, int dim, int gro
     b->minima = minima;
     b->code_bytes = (unsigned char *)get(code_bytes);
     for (i = 0; i < code_bytes; i++) b->code_bytes[i] = (unsigned char)random_below(random, 256);
-    b->scales = random_halves(random, (size_t)b->groups * TOKENS, 1);
-    b->minimum_bytes = random_halves(random, (size_t)b->groups * TOKENS, 1);
+    b->scales = random_halves(random, (size_t)b->groups * TOKENS);
+    b->minimum_bytes = random_halves(random, (size_t)b->groups * TOKENS);
     b->mean = (unsigned char *)get(d);
     for (i = 0; i < d; i++) b->mean[i] = (unsigned char)random_below(random, 256);
     b->codes.codes = b->code_bytes;
@@ -76,7 +76,8 @@ static void block_open(block *b, test_random *random, int bits, int dim, int gro
     for (which = 0; which < 2; which++) {
         b->step[which] = (float *)get(floats * (size_t)b->groups);
         b->sum[which] = (float *)get(floats * (size_t)b->groups);
-        b->limb[which] = (signed char *)get(2 * (size_t)b->padded * d + (which ? 48 : 0));   /* what 3.13 leaves behind */
+        /* The room that 3.13 gives is larger, and the last row of A may reach 48 bytes into it. */
+        b->limb[which] = (signed char *)get(2 * (size_t)b->padded * d + (which ? 48 : 0));
         b->score[which] = (float *)get((size_t)b->padded * 64 * sizeof(float));
         b->acc[which] = (float *)get((size_t)(which ? count : b->padded) * d * sizeof(float));
     }
@@ -129,8 +130,8 @@ static void block_blend(block *b, const oscar__attend_kernels *kernels, int whic
                        b->acc[which] + f * b->dim);
 }
 
-/* The largest differences of sums, mean products, scores and blends. A mean product is a sum of terms of both signs that
-   are larger than itself. */
+/* The largest differences of sums, mean products, scores and blends. A mean product is a sum of terms of both signs
+   that are larger than itself. */
 static double worst_kernel[4];
 
 static void check_block(test_random *random, int bits, int dim, int group, int count, int minima)

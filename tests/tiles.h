@@ -1,11 +1,11 @@
 /* tiles.h - the tile instructions of AMX in plain C, for tests of the AMX kernels on machines without it. Include it
-   before oscar.h: it puts its own operations in the place of the header's, and AMX then counts as there wherever AVX-512
-   is.
+   before oscar.h: it puts its own operations in the place of the header's, and AMX then counts as there wherever
+   AVX-512 is.
 
    Every operation checks what the processor checks: no use without a configuration, palette, reserved bytes, rows and
-   bytes of a row within the palette and both zero or none, shapes that fit each other in a product. And what it does not
-   check, but no kernel here should do: a second configuration before a release, rows stored over each other, a tile that
-   is read before it was written. The first fault ends the program with its name. */
+   bytes of a row within the palette and both zero or none, shapes that fit each other in a product. And what it does
+   not check, but no kernel here should do: a second configuration before a release, rows stored over each other, a tile
+   that is read before it was written. The first fault ends the program with its name. */
 #ifndef TILES_H
 #define TILES_H
 
