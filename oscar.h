@@ -13513,8 +13513,8 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
    2 bits, or eight of 4, make a tile. Both limbs are always used, they cost nothing here.
 
    Tiles: 0 .. 3 are C, 4 and 5 A (queries 0 .. 7 and 8 .. 15), 6 and 7 two tiles B, of 32 tokens or 32 channels; 0 is
-   4 times 6, 1 4 times 7, 2 5 times 6, 3 5 times 7. A tile load has to wait for stores that are still under way, so B is
-   decoded a step ahead.
+   4 times 6, 1 is 4 times 7, 2 is 5 times 6, 3 is 5 times 7. A tile load has to wait for stores that are under way, so B
+   is decoded a step ahead.
 
    Cycles, counted. A step has 32 x 64 codes; with 2 bits and D = G = 128 a block has four of K and four of V. For Q
    queries: a product takes as many cycles as A has rows (assumed; 16 at most), 4 Q a step; a tile load half as many as
@@ -13667,20 +13667,21 @@ static OSCAR__AMX void oscar__key_tiles_amx(const oscar__codes *k, oscar__key_st
     }
 }
 
-/* 16 products of up to four queries from the sums of a group; step, low and start are those of the four. */
-OSCAR__INLINE OSCAR__AMX void oscar__four_products_amx(int count, int first, int has_minimum, __mmask16 negative,
-                                                       __m512 scale, __m512 minimum, const int32_t *sum,
-                                                       const float *step, const float *low, const float *start,
-                                                       float *score)
+/* 16 products of each query from the sums of a group. first: it is the first one, products begin at start. */
+OSCAR__INLINE OSCAR__AMX void oscar__products16_amx(int first, int has_minimum, int count, int groups,
+                                                    __mmask16 negative, __m512 scale, __m512 minimum,
+                                                    const int32_t *sum, const float *step, const float *low,
+                                                    const float *start, float *score)
 {
-    int j;
-    for (j = 0; j < count; j++, sum += 32, score += OSCAR__BLOCK) {
-        __m512 s;
-        if (first) s = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[j]), _mm512_set1_ps(start[j + 4]));
-        else s = _mm512_loadu_ps(score);
-        s = oscar__scaled_avx512(oscar__total_amx(sum), step[j], low[j], scale, has_minimum, minimum, s);
-        _mm512_storeu_ps(score, s);
-    }
+    int f, j;
+    for (f = 0; f < count; f += 4, step += 4 * groups, low += 4 * groups, start += 8)
+        for (j = 0; j < oscar__smaller(count - f, 4); j++, sum += 32, score += OSCAR__BLOCK) {
+            __m512 s;
+            if (first) s = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[j]), _mm512_set1_ps(start[j + 4]));
+            else s = _mm512_loadu_ps(score);
+            s = oscar__scaled_avx512(oscar__total_amx(sum), step[j], low[j], scale, has_minimum, minimum, s);
+            _mm512_storeu_ps(score, s);
+        }
 }
 
 /* The sums of a group and two tiles of tokens -> products. */
@@ -13689,7 +13690,7 @@ static OSCAR__AMX void oscar__key_products_amx(int count, const oscar__codes *k,
 {
     const unsigned char *first = k->scale + 64 * at.pair;
     ptrdiff_t group = (ptrdiff_t)(2 * k->tokens * at.group) + 64 * at.pair;
-    int groups = k->dim / k->group, tile, f;
+    int groups = k->dim / k->group, tile;
     score += 32 * at.pair;
     step += 4 * at.group;
     low += 4 * at.group;
@@ -13697,14 +13698,14 @@ static OSCAR__AMX void oscar__key_products_amx(int count, const oscar__codes *k,
     for (tile = 0; tile < 2; tile++, first += 32, group += 32, sum += 512, score += 16) {
         __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)first));
         __m512 scale = oscar__scales_avx512(k->scale + group), minimum = _mm512_setzero_ps();
-        int has_minimum = k->minimum != NULL;
-        if (has_minimum) minimum = oscar__halves_avx512(k->minimum + group);
-        for (f = 0; f + 4 <= count; f += 4)
-            oscar__four_products_amx(4, !at.group, has_minimum, negative, scale, minimum, sum + 32 * f,
-                                     step + f * groups, low + f * groups, start + 2 * f, score + f * OSCAR__BLOCK);
-        if (f < count)
-            oscar__four_products_amx(count - f, !at.group, has_minimum, negative, scale, minimum, sum + 32 * f,
-                                     step + f * groups, low + f * groups, start + 2 * f, score + f * OSCAR__BLOCK);
+        if (k->minimum) minimum = oscar__halves_avx512(k->minimum + group);
+        if (!at.group && !k->minimum)
+            oscar__products16_amx(1, 0, count, groups, negative, scale, minimum, sum, step, low, start, score);
+        else if (!at.group)
+            oscar__products16_amx(1, 1, count, groups, negative, scale, minimum, sum, step, low, start, score);
+        else if (!k->minimum)
+            oscar__products16_amx(0, 0, count, groups, negative, scale, minimum, sum, step, low, start, score);
+        else oscar__products16_amx(0, 1, count, groups, negative, scale, minimum, sum, step, low, start, score);
     }
 }
 
