@@ -155,7 +155,7 @@
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
    sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
-   Stack: up to 72 KB in attention (the queries that go over the cache together).
+   Stack: up to 76 KB in attention (the queries that go over the cache together).
 
    == 1.7 THREADS
 
@@ -13513,8 +13513,8 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
    2 bits, or eight of 4, make a tile. Both limbs are always used, they cost nothing here.
 
    Tiles: 0 .. 3 are C, 4 and 5 A (queries 0 .. 7 and 8 .. 15), 6 and 7 two tiles B, of 32 tokens or 32 channels; 0 is
-   4 times 6, 1 is 4 times 7, 2 is 5 times 6, 3 is 5 times 7. A tile load has to wait for stores that are under way, so B
-   is decoded a step ahead.
+   4 times 6, 1 is 4 times 7, 2 is 5 times 6, 3 is 5 times 7. A tile load has to wait for stores that are under way, so
+   B is decoded a step ahead.
 
    Cycles, counted. A step has 32 x 64 codes; with 2 bits and D = G = 128 a block has four of K and four of V. For Q
    queries: a product takes as many cycles as A has rows (assumed; 16 at most), 4 Q a step; a tile load half as many as
