@@ -1208,7 +1208,8 @@ typedef struct oscar__codes {
      blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value; two limbs of weights
 
    queries: how many score and blend take at a time, 4 or OSCAR__QUERIES; limb, step, low and start are by fours all the
-   same. begin and end, or NULL: called before and after the pages of `count` queries that go together. */
+   same. begin and end, or NULL: called before and after the pages, if they have codes, for `count` queries that go
+   together. */
 typedef struct oscar__attend_kernels {
     void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
                   float *out);
@@ -7664,11 +7665,11 @@ static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const osc
     oscar__vector_side k = oscar__vector_side_of(l, 1), values = oscar__vector_side_of(l, 0);
     oscar__vector_queries p;
     oscar__vectors v;
-    int b;
+    int b, codes = l->layer.k_bits != 16 || l->layer.v_bits != 16;
     oscar__vectors_begin(kernels, q, out, &v);
     room += (OSCAR__ALIGN - (uintptr_t)room % OSCAR__ALIGN) % OSCAR__ALIGN;
     if (l->layer.k_bits != 16) oscar__vector_queries_begin(kernels, v.limbs, q, room, &p);
-    if (kernels->begin) kernels->begin(v.count);
+    if (kernels->begin && codes) kernels->begin(v.count);
     for (i = first; i < end; i++) {
         const unsigned char *page = oscar__page_at(l, list, i), *head = page + part, *next = head;
         int64_t at = list->position + i * l->page_tokens;
@@ -7684,12 +7685,12 @@ static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const osc
             oscar__vectors_page_block(q, &p, b, &k, &values, &v);
         }
     }
-    if (kernels->end) kernels->end();
+    if (kernels->end && codes) kernels->end();
     oscar__vectors_end(&v, l->layer.v_bits != 16 && !l->layer.v_folded ? &pair : NULL, out);
 }
 
 /* Pages first .. first + count - 1 of the list; o in the space of the windows. rotated: working space,
-   [queries][k_dim]. */
+   [OSCAR__VALUES]. */
 static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list *list, int64_t first, int64_t count,
                                     oscar__queries *q, double *rotated, oscar__partial *out)
 {

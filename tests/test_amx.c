@@ -253,6 +253,14 @@ static void test_released(void)
     CHECK(tiles.configs == configs);
     results_close(&r);
     setup_close(&s);
+    setup_plain(&s, &random, 1, 1, 64, 64, OSCAR_HADAMARD);
+    s.layer.k_bits = s.layer.v_bits = 16;
+    setup_fill(&s, &random, 64, OSCAR_BF16, 1, 1, 1, 0);
+    r = results_open(&s);
+    CHECK(oscar_attend_pages(&s.desc, &s.list, r.o, r.lse) == OSCAR_OK);
+    CHECK(tiles.configs == configs);
+    results_close(&r);
+    setup_close(&s);
 }
 
 static void test_allowed(void)
