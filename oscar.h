@@ -7627,7 +7627,7 @@ static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *he
 {
     s->rows.exact = head + s->at;
     s->codes.codes = head + s->at + (size_t)(first / OSCAR__TILE) * s->tile_bytes;
-    s->codes.scale = head + s->scale + 2 * (size_t)first;
+    s->codes.scale = s->scale == OSCAR_ABSENT ? NULL : head + s->scale + 2 * (size_t)first;   /* 16 bits: no scales */
     s->codes.minimum = s->minimum == OSCAR_ABSENT ? NULL : head + s->minimum + 2 * (size_t)first;
     s->codes.ahead = ahead;
 }
