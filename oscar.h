@@ -7580,10 +7580,12 @@ static void oscar__vector_queries_page(const oscar__attend_kernels *kernels, int
                                        const unsigned char *page, const oscar__queries *q, oscar__vector_queries *out)
 {
     int f, j, dim = l->layer.k_dim, groups = dim / l->layer.k_group;
-    const unsigned char *mean = page + l->mean + (size_t)q->head * (size_t)dim;
+    const unsigned char *mean = NULL;
     float product[4] = { 0 }, scale = 0;
-    if (l->layer.k_page_mean > 0)
+    if (l->layer.k_page_mean > 0) {
+        mean = page + l->mean + (size_t)q->head * (size_t)dim;
         scale = oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)q->head);
+    }
     for (f = 0; f < q->count; f += 4) {
         if (l->layer.k_page_mean > 0)
             kernels->mean(limbs, dim, l->layer.k_group, mean, out->limb + 2 * f * dim, out->step + f * groups, product);
