@@ -18,7 +18,7 @@ LLM_FLAGS = -O3 -march=native -ffp-contract=fast
 
 TESTS := $(patsubst tests/%.c,%,$(sort $(wildcard tests/test_*.c)))
 ASAN_TESTS := $(filter-out test_expected,$(TESTS))
-NATIVE_TESTS := $(filter test_attend test_codec test_golden test_isa test_kernels test_llm test_math \
+NATIVE_TESTS := $(filter test_amx test_attend test_codec test_golden test_isa test_kernels test_llm test_math \
     test_pages,$(TESTS))
 TSAN_TESTS := $(filter test_threads,$(TESTS))
 FUZZERS := $(patsubst tests/%.c,%,$(filter-out tests/fuzz_main.c,$(sort $(wildcard tests/fuzz_*.c))))
@@ -122,6 +122,8 @@ $(TESTS:%=build/test/$(1)/%.log): build/test/$(1)/%.log: build/test/$(1)/% FORCE
 	@sh tests/run.sh program $(1) $$* $$<
 endef
 $(foreach build,plain native asan tsan,$(eval $(call test_build,$(build))))
+# It includes the other one.
+$(foreach build,plain native asan tsan,build/test/$(build)/test_amx): tests/test_attend.c
 
 $(TESTS): %: build/test/plain/%
 	@cat $<.build 2>/dev/null || true

@@ -155,7 +155,7 @@
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
    sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
-   Stack: up to 72 KB in attention (the queries that go over the cache together).
+   Stack: up to 76 KB in attention (the queries that go over the cache together).
 
    == 1.7 THREADS
 
@@ -180,7 +180,7 @@
        OSCAR_ASSERT(x)        default assert
        OSCAR_NO_STDIO         no oscar_rotations_save and _load; neither stdio nor assert
        OSCAR_NO_SIMD          scalar code only
-       OSCAR_NO_AVX2, OSCAR_NO_AVX512    without that instruction set and those that need it
+       OSCAR_NO_AVX2, OSCAR_NO_AVX512, OSCAR_NO_AMX   without that instruction set and those that need it
        OSCAR_NO_ATOMICS       the instruction set is chosen by a plain store: call oscar_isa_force once before threads
        NDEBUG                 no asserts
 
@@ -1029,7 +1029,9 @@ typedef enum oscar_isa {
 /* The best one of this machine is found at the first use. active: the one in use (never AUTO). force: for tests and
    comparisons, process-wide; AUTO returns to the best one. One that is not in this build or not on this machine is
    ERR_ISA and changes nothing; no oscar_isa at all, ERR_ARGUMENT. Bytes are the same on all of them, attention is
-   within the tolerance of manual 1.5. AVX2 needs FMA and F16C, too, AVX512 BW, DQ, VL and VNNI, NEON dot products. */
+   within the tolerance of manual 1.5. AVX2 needs FMA and F16C, too, AVX512 BW, DQ, VL and VNNI, NEON dot products. AMX
+   needs AVX512, INT8 tiles and 64-bit Linux from 5.16 on, which is asked to let the process use them: from then on the
+   kernel wants alternate signal stacks to have room for 8 KB of tiles. */
 OSCAR_API oscar_isa oscar_isa_active(void);
 OSCAR_API oscar_result oscar_isa_force(oscar_isa isa);
 OSCAR_API const char *oscar_isa_name(oscar_isa isa);
@@ -1143,6 +1145,13 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #  if !defined(OSCAR_NO_AVX512) && defined(OSCAR__HAS_AVX2)
 #    define OSCAR__HAS_AVX512 1
 #  endif
+   /* AMX on Linux alone: elsewhere the state of its tiles is not given on request (Windows has a call of its own, macOS
+      none), and compilers before these have no such target. */
+#  if !defined(OSCAR_NO_AMX) && defined(OSCAR__HAS_AVX512) && defined(__linux__) && defined(__LP64__)
+#    if (defined(__clang__) && __clang_major__ >= 11) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ >= 11)
+#      define OSCAR__HAS_AMX 1
+#    endif
+#  endif
 #endif
 #if defined(OSCAR__HAS_AVX2)
 #  include <immintrin.h>
@@ -1155,6 +1164,8 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #if defined(__GNUC__) || defined(__clang__)
 #  define OSCAR__AVX2 __attribute__((target("avx2,fma,f16c")))
 #  define OSCAR__AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")))
+#  define OSCAR__AMX \
+    __attribute__((target("amx-tile,amx-int8,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c")))
 #else   /* MSVC emits any intrinsic without being asked */
 #  define OSCAR__AVX2
 #  define OSCAR__AVX512
@@ -1178,7 +1189,8 @@ typedef struct oscar__codes {
 } oscar__codes;
 
 /* What attention does in vectors, for four queries at a time (3.13): `count` is 1 to 4, arrays have room for 4. limbs:
-   1 or 2, the bytes of a number that is multiplied with codes; limb: [dim / 16][4 queries][2][16].
+   1 or 2, the bytes of a number that is multiplied with codes; limb: [dim / 16][4 queries][2][16], or another order of
+   as many bytes that the kernels agree upon.
 
      widen     `rows` rows of `type` from x on, `stride` bytes apart, rounded to `round`, as out [rows][dim]; finite
                where they are rounded
@@ -1193,7 +1205,11 @@ typedef struct oscar__codes {
                Tokens first[query] .. end[query] - 1 count (both NULL: all), the others get 0. Updates top, in products
                or in capped logits, and sum; 1 if some top grew: then sums of before are to be multiplied by factor
      rescale   acc[query][dim] *= factor[query]
-     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value; two limbs of weights */
+     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value; two limbs of weights
+
+   queries: how many score and blend take at a time, 4 or OSCAR__QUERIES; limb, step, low and start are by fours all the
+   same. begin and end, or NULL: called before and after the pages, if they have codes, for `count` queries that go
+   together. */
 typedef struct oscar__attend_kernels {
     void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
                   float *out);
@@ -1210,6 +1226,9 @@ typedef struct oscar__attend_kernels {
                    float *sum, float *factor);
     void (*rescale)(int count, int dim, const float *factor, float *acc);
     void (*blend)(int count, const oscar__codes *v, const float *weight, float *acc);
+    int queries;
+    void (*begin)(int count);
+    void (*end)(void);
 } oscar__attend_kernels;
 
 typedef struct oscar__eigh oscar__eigh;         /* 3.4 */
@@ -7224,27 +7243,30 @@ static int oscar__vectors_see(oscar__vectors *v, const oscar__queries *q, int64_
     return most;
 }
 
-/* Whether one of the four queries from `first` on sees a token of the block. */
-static int oscar__vectors_four(const oscar__vectors *v, int first)
+/* Whether one of `count` queries from `first` on sees a token of the block. */
+static int oscar__vectors_any(const oscar__vectors *v, int first, int count)
 {
     int j;
     if (v->whole) return 1;
-    for (j = first; j < first + 4; j++) if (v->first[j] < v->end[j]) return 1;
+    for (j = first; j < first + count; j++) if (v->first[j] < v->end[j]) return 1;
     return 0;
 }
+
+static int oscar__vectors_four(const oscar__vectors *v, int first) { return oscar__vectors_any(v, first, 4); }
 
 /* Weights are powers of 2. */
 #define OSCAR__LOG2E 1.44269504f
 
 static int oscar__four_count(const oscar__vectors *v, int first) { return oscar__smaller(v->count - first, 4); }
 
-/* Products -> weights, and sums of before to the new maximum. */
+/* Products -> weights, and sums of before to the new maximum. Kernels that take more than four queries need the weights
+   of all, zeros where nothing is seen. */
 static void oscar__vectors_softmax(oscar__vectors *v)
 {
     int f;
     for (f = 0; f < v->count; f += 4) {
         int count = oscar__four_count(v, f);
-        if (oscar__vectors_four(v, f)
+        if ((v->kernels->queries > 4 || oscar__vectors_four(v, f))
             && v->kernels->softmax(count, v->scale, v->cap, v->whole ? NULL : v->first + f,
                                    v->whole ? NULL : v->end + f, v->score[f], v->top + f, v->sum + f, v->factor + f))
             v->kernels->rescale(count, v->dim, v->factor + f, v->acc + f * v->dim);
@@ -7570,10 +7592,12 @@ static void oscar__vector_queries_page(const oscar__attend_kernels *kernels, int
                                        const unsigned char *page, const oscar__queries *q, oscar__vector_queries *out)
 {
     int f, j, dim = l->layer.k_dim, groups = dim / l->layer.k_group;
-    const unsigned char *mean = page + l->mean + (size_t)q->head * (size_t)dim;
+    const unsigned char *mean = NULL;
     float product[4] = { 0 }, scale = 0;
-    if (l->layer.k_page_mean > 0)
+    if (l->layer.k_page_mean > 0) {
+        mean = page + l->mean + (size_t)q->head * (size_t)dim;
         scale = oscar__metadata_get(OSCAR_F16, page + l->mean_scale + 2 * (size_t)q->head);
+    }
     for (f = 0; f < q->count; f += 4) {
         if (l->layer.k_page_mean > 0)
             kernels->mean(limbs, dim, l->layer.k_group, mean, out->limb + 2 * f * dim, out->step + f * groups, product);
@@ -7617,7 +7641,7 @@ static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *he
 {
     s->rows.exact = head + s->at;
     s->codes.codes = head + s->at + (size_t)(first / OSCAR__TILE) * s->tile_bytes;
-    s->codes.scale = head + s->scale + 2 * (size_t)first;
+    s->codes.scale = s->scale == OSCAR_ABSENT ? NULL : head + s->scale + 2 * (size_t)first;   /* 16 bits: no scales */
     s->codes.minimum = s->minimum == OSCAR_ABSENT ? NULL : head + s->minimum + 2 * (size_t)first;
     s->codes.ahead = ahead;
 }
@@ -7626,20 +7650,25 @@ static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *he
 static void oscar__vectors_page_block(const oscar__queries *q, const oscar__vector_queries *p, int first,
                                       const oscar__vector_side *k, const oscar__vector_side *values, oscar__vectors *v)
 {
-    int f, groups = k->codes.dim / k->codes.group;
+    int f, count, groups = k->codes.dim / k->codes.group;
     if (k->codes.bits == 16) oscar__vectors_score_rows(v, q, &k->rows, first, OSCAR__BLOCK);
-    for (f = 0; f < v->count && k->codes.bits != 16; f += 4)
-        if (oscar__vectors_four(v, f))
-            v->kernels->score(oscar__four_count(v, f), v->limbs, &k->codes, p->limb + 2 * f * k->codes.dim,
-                              p->step + f * groups, p->low + f * groups, p->start[f / 4], v->score[f]);
+    for (f = 0; f < v->count && k->codes.bits != 16; f += v->kernels->queries) {
+        count = oscar__smaller(v->count - f, v->kernels->queries);
+        if (oscar__vectors_any(v, f, count))
+            v->kernels->score(count, v->limbs, &k->codes, p->limb + 2 * f * k->codes.dim, p->step + f * groups,
+                              p->low + f * groups, p->start[f / 4], v->score[f]);
+    }
     oscar__vectors_softmax(v);
     if (values->codes.bits == 16) oscar__vectors_blend_rows(v, &values->rows, first, OSCAR__BLOCK);
-    for (f = 0; f < v->count && values->codes.bits != 16; f += 4)
-        if (oscar__vectors_four(v, f))
-            v->kernels->blend(oscar__four_count(v, f), &values->codes, v->score[f], v->acc + f * v->dim);
+    for (f = 0; f < v->count && values->codes.bits != 16; f += v->kernels->queries) {
+        count = oscar__smaller(v->count - f, v->kernels->queries);
+        if (oscar__vectors_any(v, f, count))
+            v->kernels->blend(count, &values->codes, v->score[f], v->acc + f * v->dim);
+    }
 }
 
-/* oscar__attend_page_list. room: as many bytes as 2 [queries, rounded up to fours][k_dim]. */
+/* oscar__attend_page_list. room: double [OSCAR__VALUES], for 2 bytes [queries, rounded up to fours][k_dim] and a vector
+   that reads beyond. */
 static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const oscar_layout *l,
                                  const oscar_page_list *list, int64_t first, int64_t end, const oscar__queries *q,
                                  signed char *room, oscar__partial *out)
@@ -7650,9 +7679,11 @@ static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const osc
     oscar__vector_side k = oscar__vector_side_of(l, 1), values = oscar__vector_side_of(l, 0);
     oscar__vector_queries p;
     oscar__vectors v;
-    int b;
+    int b, codes = l->layer.k_bits != 16 || l->layer.v_bits != 16;
     oscar__vectors_begin(kernels, q, out, &v);
+    room += (OSCAR__ALIGN - (uintptr_t)room % OSCAR__ALIGN) % OSCAR__ALIGN;
     if (l->layer.k_bits != 16) oscar__vector_queries_begin(kernels, v.limbs, q, room, &p);
+    if (kernels->begin && codes) kernels->begin(v.count);
     for (i = first; i < end; i++) {
         const unsigned char *page = oscar__page_at(l, list, i), *head = page + part, *next = head;
         int64_t at = list->position + i * l->page_tokens;
@@ -7668,11 +7699,12 @@ static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const osc
             oscar__vectors_page_block(q, &p, b, &k, &values, &v);
         }
     }
+    if (kernels->end && codes) kernels->end();
     oscar__vectors_end(&v, l->layer.v_bits != 16 && !l->layer.v_folded ? &pair : NULL, out);
 }
 
 /* Pages first .. first + count - 1 of the list; o in the space of the windows. rotated: working space,
-   [queries][k_dim]. */
+   [OSCAR__VALUES]. */
 static void oscar__attend_page_list(const oscar_layout *l, const oscar_page_list *list, int64_t first, int64_t count,
                                     oscar__queries *q, double *rotated, oscar__partial *out)
 {
@@ -11804,7 +11836,7 @@ static OSCAR__AVX2 void oscar__attend_combine_avx2(int count, int rows, int dim,
 static const oscar__attend_kernels oscar__attend_avx2 = {
     oscar__attend_widen_avx2, oscar__attend_products_avx2, oscar__attend_combine_avx2, oscar__attend_limbs_avx2,
     oscar__attend_mean_avx2, oscar__attend_score_avx2, oscar__attend_softmax_avx2, oscar__attend_rescale_avx2,
-    oscar__attend_blend_avx2
+    oscar__attend_blend_avx2, 4, NULL, NULL
 };
 
 #endif /* OSCAR__HAS_AVX2 */
@@ -13913,7 +13945,7 @@ static OSCAR__AVX512 void oscar__attend_combine_avx512(int count, int rows, int 
 static const oscar__attend_kernels oscar__attend_avx512 = {
     oscar__attend_widen_avx512, oscar__attend_products_avx512, oscar__attend_combine_avx512, oscar__attend_limbs_avx512,
     oscar__attend_mean_avx512, oscar__attend_score_avx512, oscar__attend_softmax_avx512, oscar__attend_rescale_avx512,
-    oscar__attend_blend_avx512
+    oscar__attend_blend_avx512, 4, NULL, NULL
 };
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -13922,6 +13954,440 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
 #endif /* OSCAR__HAS_AVX512 */
 
 /* == 3.19 KERNELS: AMX == */
+#if defined(OSCAR__HAS_AMX)
+
+#if defined(__GNUC__) && !defined(__clang__)   /* as in 3.18 */
+#  pragma GCC diagnostic push
+#  pragma GCC diagnostic ignored "-Wuninitialized"
+#  pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#  pragma GCC diagnostic ignored "-Wsign-conversion"
+#endif
+
+/* Attention over codes by products of tiles, C += A B, for all queries of a block at once; everything else is that of
+   AVX-512. A, signed: 16 rows of 64 bytes, one limb of a query each, row 2j the high and 2j + 1 the low one of query j:
+   64 channels of q', or the weights of a block. B, unsigned: codes. Its row r meets bytes 4r .. 4r + 3 of rows of A, in
+   16 columns: tokens of K or channels of V. So a plane of a line of a page (3.12) is a row of B as it is: four lines of
+   2 bits, or eight of 4, make a tile. Both limbs are always used, they cost nothing here.
+
+   Tiles: 0 .. 3 are C, 4 and 5 A (queries 0 .. 7 and 8 .. 15), 6 and 7 two tiles B, of 32 tokens or 32 channels; 0 is
+   4 times 6, 1 is 4 times 7, 2 is 5 times 6, 3 is 5 times 7. A tile load has to wait for stores that are under way, so
+   B is decoded a step ahead.
+
+   Cycles, counted. A step has 32 x 64 codes; with 2 bits and D = G = 128 a block has four of K and four of V. For Q
+   queries: a product takes as many cycles as A has rows (assumed; 16 at most), 4 Q a step; a tile load half as many as
+   rows, 16 a step for B, and A again in each step of K; a store 1: 32 rows of B a step, 4 Q of C in every other step of
+   K and in each of V; decoding 56 shifts and masks a step on two ports. In cycles a token and KV head:
+
+        Q    products   tile loads   stores of B, C, scores and acc
+        4    2.0        2.3          4.0 + 1.5 + 0.8
+       16    8.0        3.3          4.0 + 6.0 + 3.0
+
+   So stores come first. What a query costs besides (products from sums, softmax, limbs of weights, sums into acc) is
+   the larger part from 8 queries on. */
+
+/* The state of tiles belongs to a thread, and functions may change it as any scratch register. These are inline
+   assembly because the intrinsics of compilers do not say which memory they touch. Tests put plain C in their place. */
+#if !defined(OSCAR__TILE_CONFIG)
+#  define OSCAR__TILE_CONFIG(config) __asm__ volatile("ldtilecfg %0" : : "m"(*(config)) : "memory")
+#  define OSCAR__TILE_RELEASE() __asm__ volatile("tilerelease" : : : "memory")
+#  define OSCAR__TILE_ZERO(tile) __asm__ volatile("tilezero {%%tmm" #tile "|tmm" #tile "}" : :)
+#  define OSCAR__TILE_LOAD(tile, from, stride) \
+    __asm__ volatile("tileloadd {(%0,%1,1), %%tmm" #tile "|tmm" #tile ", [%0+%1*1]}" \
+                     : : "r"(from), "r"((ptrdiff_t)(stride)) : "memory")
+#  define OSCAR__TILE_STORE(tile, to, stride) \
+    __asm__ volatile("tilestored {%%tmm" #tile ", (%0,%1,1)|[%0+%1*1], tmm" #tile "}" \
+                     : : "r"(to), "r"((ptrdiff_t)(stride)) : "memory")
+#  define OSCAR__TILE_DOT(c, a, b) \
+    __asm__ volatile("tdpbsud {%%tmm" #b ", %%tmm" #a ", %%tmm" #c "|tmm" #c ", tmm" #a ", tmm" #b "}" : :)
+#endif
+
+/* An array on the stack whose rows do not cross lines of the cache. */
+#define OSCAR__ALIGNED64 __attribute__((aligned(64)))
+
+/* Operand of ldtilecfg: 16 places, of which the palette has 8. A tile without rows has no columns. */
+typedef struct oscar__tile_config {
+    unsigned char palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    unsigned char rows[16];
+} oscar__tile_config;
+
+static OSCAR__AMX void oscar__attend_begin_amx(int count)
+{
+    oscar__tile_config config;
+    int rows = 2 * count, tile;
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (tile = 0; tile < 8; tile++) {
+        int second = tile == 2 || tile == 3 || tile == 5;
+        int n = tile > 5 ? 16 : second ? rows - 16 : oscar__smaller(rows, 16);
+        config.rows[tile] = (unsigned char)(n > 0 ? n : 0);
+        config.row_bytes[tile] = n > 0 ? 64 : 0;
+    }
+    OSCAR__TILE_CONFIG(&config);
+}
+
+static OSCAR__AMX void oscar__attend_end_amx(void) { OSCAR__TILE_RELEASE(); }
+
+/* A of 2 count rows, `stride` bytes apart. */
+OSCAR__INLINE OSCAR__AMX void oscar__tile_a_amx(int count, const signed char *a, int stride)
+{
+    OSCAR__TILE_LOAD(4, a, stride);
+    if (count > 8) OSCAR__TILE_LOAD(5, a + 16 * stride, stride);
+}
+
+OSCAR__INLINE OSCAR__AMX void oscar__tile_zeros_amx(int count)
+{
+    OSCAR__TILE_ZERO(0);
+    OSCAR__TILE_ZERO(1);
+    if (count <= 8) return;
+    OSCAR__TILE_ZERO(2);
+    OSCAR__TILE_ZERO(3);
+}
+
+/* C += A B. b: one or two tiles B. */
+OSCAR__INLINE OSCAR__AMX void oscar__tile_dots_amx(int count, int tiles, const unsigned char *b)
+{
+    OSCAR__TILE_LOAD(6, b, 64);
+    OSCAR__TILE_DOT(0, 4, 6);
+    if (count > 8) OSCAR__TILE_DOT(2, 5, 6);
+    if (tiles < 2) return;
+    OSCAR__TILE_LOAD(7, b + 1024, 64);
+    OSCAR__TILE_DOT(1, 4, 7);
+    if (count > 8) OSCAR__TILE_DOT(3, 5, 7);
+}
+
+/* C as sum [2 tiles of B][2 count, room for 32][16]. */
+OSCAR__INLINE OSCAR__AMX void oscar__tile_sums_amx(int count, int tiles, int32_t *sum)
+{
+    OSCAR__TILE_STORE(0, sum, 64);
+    if (count > 8) OSCAR__TILE_STORE(2, sum + 256, 64);
+    if (tiles < 2) return;
+    OSCAR__TILE_STORE(1, sum + 512, 64);
+    if (count > 8) OSCAR__TILE_STORE(3, sum + 768, 64);
+}
+
+/* The sums of a query from those of its limbs [2][16]: exact. */
+OSCAR__INLINE OSCAR__AMX __m512 oscar__total_amx(const int32_t *sum)
+{
+    __m512i high = _mm512_slli_epi32(_mm512_loadu_si512(sum), 8);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_loadu_si512(sum + 16)));
+}
+
+/* The planes of a line of codes as rows of B, `step` bytes apart. */
+OSCAR__INLINE OSCAR__AMX void oscar__planes_amx(int bits, const unsigned char *line, unsigned char *row, size_t step)
+{
+    __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), word = _mm512_loadu_si512(line);
+    _mm512_storeu_si512(row, _mm512_and_si512(word, mask));
+    if (bits == 4) {
+        _mm512_storeu_si512(row + step, _mm512_and_si512(_mm512_srli_epi32(word, 4), mask));
+        return;
+    }
+    _mm512_storeu_si512(row + step, _mm512_and_si512(_mm512_srli_epi32(word, 2), mask));
+    _mm512_storeu_si512(row + 2 * step, _mm512_and_si512(_mm512_srli_epi32(word, 4), mask));
+    _mm512_storeu_si512(row + 3 * step, _mm512_and_si512(_mm512_srli_epi32(word, 6), mask));
+}
+
+/* -- keys -- */
+
+/* A step of the products with keys: two tiles of tokens, `pair` 0 or 1 of a block, and up to 64 channels of a group,
+   from its channel c on. */
+typedef struct oscar__key_step { int pair, group, c; } oscar__key_step;
+
+OSCAR__INLINE oscar__key_step oscar__key_next(const oscar__codes *k, oscar__key_step at)
+{
+    at.c += 64;
+    if (at.c < k->group) return at;
+    at.c = 0;
+    at.group++;
+    if (at.group * k->group < k->dim) return at;
+    at.group = 0;
+    at.pair++;
+    return at;
+}
+
+/* Channels of a step as two tiles B. Rows beyond the group are zeros: there A has the next group, or what lies behind
+   it. */
+static OSCAR__AMX void oscar__key_tiles_amx(const oscar__codes *k, oscar__key_step at, unsigned char *b)
+{
+    size_t tile_bytes = (size_t)(2 * k->bits * k->dim), line_bytes = 64;
+    int tile, c, channels = oscar__smaller(k->group - at.c, 64), each = 32 / k->bits;
+    const unsigned char *p = k->codes + (size_t)(2 * at.pair) * tile_bytes
+                             + (size_t)(2 * k->bits * (at.group * k->group + at.c));
+    for (tile = 0; tile < 2; tile++, p += tile_bytes, b += 1024) {
+        const unsigned char *line = p;
+        for (c = 0; c < channels; c += each, line += line_bytes) {
+            _mm_prefetch((const char *)line + k->ahead, _MM_HINT_T0);
+            if (k->bits == 2) oscar__planes_amx(2, line, b + 16 * c, 64);
+            else oscar__planes_amx(4, line, b + 16 * c, 64);
+        }
+        for (; c < 64; c += 4) _mm512_storeu_si512(b + 16 * c, _mm512_setzero_si512());
+    }
+}
+
+/* 16 products of each query from the sums of a group. first: it is the first one, products begin at start. */
+OSCAR__INLINE OSCAR__AMX void oscar__products16_amx(int first, int has_minimum, int count, int groups,
+                                                    __mmask16 negative, __m512 scale, __m512 minimum,
+                                                    const int32_t *sum, const float *step, const float *low,
+                                                    const float *start, float *score)
+{
+    int f, j;
+    for (f = 0; f < count; f += 4, step += 4 * groups, low += 4 * groups, start += 8)
+        for (j = 0; j < oscar__smaller(count - f, 4); j++, sum += 32, score += OSCAR__BLOCK) {
+            __m512 s;
+            if (first) s = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[j]), _mm512_set1_ps(start[j + 4]));
+            else s = _mm512_loadu_ps(score);
+            s = oscar__scaled_avx512(oscar__total_amx(sum), step[j], low[j], scale, has_minimum, minimum, s);
+            _mm512_storeu_ps(score, s);
+        }
+}
+
+/* The sums of a group and two tiles of tokens -> products. */
+static OSCAR__AMX void oscar__key_products_amx(int count, const oscar__codes *k, oscar__key_step at, const int32_t *sum,
+                                               const float *step, const float *low, const float *start, float *score)
+{
+    const unsigned char *first = k->scale + 64 * at.pair;
+    ptrdiff_t group = (ptrdiff_t)(2 * k->tokens * at.group) + 64 * at.pair;
+    int groups = k->dim / k->group, tile;
+    score += 32 * at.pair;
+    step += 4 * at.group;
+    low += 4 * at.group;
+    _mm_prefetch((const char *)k->scale + group + k->ahead, _MM_HINT_T0);
+    for (tile = 0; tile < 2; tile++, first += 32, group += 32, sum += 512, score += 16) {
+        __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)first));
+        __m512 scale = oscar__scales_avx512(k->scale + group), minimum = _mm512_setzero_ps();
+        if (k->minimum) minimum = oscar__halves_avx512(k->minimum + group);
+        if (!at.group && !k->minimum)
+            oscar__products16_amx(1, 0, count, groups, negative, scale, minimum, sum, step, low, start, score);
+        else if (!at.group)
+            oscar__products16_amx(1, 1, count, groups, negative, scale, minimum, sum, step, low, start, score);
+        else if (!k->minimum)
+            oscar__products16_amx(0, 0, count, groups, negative, scale, minimum, sum, step, low, start, score);
+        else oscar__products16_amx(0, 1, count, groups, negative, scale, minimum, sum, step, low, start, score);
+    }
+}
+
+static OSCAR__AMX void oscar__attend_score_amx(int count, int limbs, const oscar__codes *k, const signed char *limb,
+                                               const float *step, const float *low, const float *start, float *score)
+{
+    unsigned char b[2][2048] OSCAR__ALIGNED64;
+    int32_t sum[2][1024] OSCAR__ALIGNED64;
+    oscar__key_step at = { 0, 0, 0 }, next, done = at;
+    int turn, groups = 0;
+    (void)limbs;
+    oscar__key_tiles_amx(k, at, b[0]);
+    for (turn = 0; at.pair < 2; turn ^= 1, at = next) {
+        next = oscar__key_next(k, at);
+        if (next.pair < 2) oscar__key_tiles_amx(k, next, b[turn ^ 1]);
+        if (!at.c) oscar__tile_zeros_amx(count);
+        oscar__tile_a_amx(count, limb + at.group * k->group + at.c, k->dim);
+        oscar__tile_dots_amx(count, 2, b[turn]);
+        if (at.c + 64 < k->group) continue;
+        /* The products of a group are made after those of the next one are under way. */
+        oscar__tile_sums_amx(count, 2, sum[groups & 1]);
+        if (groups++) oscar__key_products_amx(count, k, done, sum[groups & 1], step, low, start, score);
+        done = at;
+    }
+    oscar__key_products_amx(count, k, done, sum[(groups & 1) ^ 1], step, low, start, score);
+}
+
+/* Limbs of query 0 .. 3 of a four: limb [4 queries][2][dim]. */
+static OSCAR__AMX void oscar__attend_limbs_amx(int limbs, int dim, int group, int query, const float *x,
+                                               signed char *limb, float *step, float *sum)
+{
+    const __m512 finite = _mm512_set1_ps(FLT_MAX);
+    signed char *high = limb + 2 * query * dim, *low = high + dim;
+    int at, c;
+    (void)limbs;
+    for (at = 0; at < dim; at += group, step += 4, sum += 4) {
+        __m512 most = _mm512_setzero_ps(), share, four[4];
+        __m512i all = _mm512_setzero_si512();
+        __mmask16 bad = 0;
+        float top, unit;
+        for (c = at; c < at + group; c += 16) {
+            __m512 a = _mm512_abs_ps(_mm512_loadu_ps(x + c));
+            bad = (__mmask16)(bad | _mm512_cmp_ps_mask(a, finite, _CMP_NLE_UQ));
+            most = _mm512_max_ps(most, a);
+        }
+        four[0] = four[1] = four[2] = four[3] = most;
+        top = _mm_cvtss_f32(oscar__largest4_avx512(four));
+        unit = bad ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(2) : 0;
+        share = _mm512_set1_ps(!bad && top > 1e-34f ? oscar__limbs_most(2) / top : 0);
+        for (c = at; c < at + group; c += 16) {
+            __m512i n = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + c), share));
+            __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(128)), 8);
+            all = _mm512_add_epi32(all, n);
+            _mm_storeu_si128((__m128i *)(void *)(high + c), _mm512_cvtepi32_epi8(upper));
+            _mm_storeu_si128((__m128i *)(void *)(low + c), _mm512_cvtepi32_epi8(n));   /* the low byte */
+        }
+        four[0] = four[1] = four[2] = four[3] = _mm512_cvtepi32_ps(all);
+        step[query] = unit;
+        sum[query] = unit * _mm_cvtss_f32(oscar__sum4_avx512(four));
+    }
+}
+
+static OSCAR__AMX void oscar__attend_mean_amx(int limbs, int dim, int group, const unsigned char *bytes,
+                                              const signed char *limb, const float *step, float *out)
+{
+    __m512 product[4];
+    int at, c, j;
+    (void)limbs;
+    product[0] = product[1] = product[2] = product[3] = _mm512_setzero_ps();
+    for (at = 0; at < dim; at += group, step += 4) {
+        __m512i high[4], low[4];
+        for (j = 0; j < 4; j++) high[j] = low[j] = _mm512_setzero_si512();
+        for (c = at; c < at + group; c += 64) {
+            int left = at + group - c;
+            __mmask64 some = left < 64 ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
+            __m512i n = _mm512_maskz_loadu_epi8(some, bytes + c);
+            for (j = 0; j < 4; j++) {   /* beyond the group n is 0 */
+                high[j] = _mm512_dpbusd_epi32(high[j], n, _mm512_loadu_si512(limb + 2 * j * dim + c));
+                low[j] = _mm512_dpbusd_epi32(low[j], n, _mm512_loadu_si512(limb + (2 * j + 1) * dim + c));
+            }
+        }
+        for (j = 0; j < 4; j++) {
+            __m512i all = _mm512_add_epi32(_mm512_slli_epi32(high[j], 8), low[j]);
+            product[j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), _mm512_set1_ps(step[j]), product[j]);
+        }
+    }
+    _mm_storeu_ps(out, oscar__sum4_avx512(product));
+}
+
+/* -- values -- */
+
+/* Weights x times 1 / step of a query -> two rows of A, tokens in the order of rows of B: 4 of each tile, the next 4 of
+   each, ... Returns their sums. */
+OSCAR__INLINE OSCAR__AMX __m512 oscar__weight_rows_amx(const __m512 *x, float inverse, signed char *row)
+{
+    const __m512i half = _mm512_set1_epi16(128);
+    __m512 share = _mm512_set1_ps(inverse);
+    __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x[0], share)), b = _mm512_cvtps_epi32(_mm512_mul_ps(x[1], share));
+    __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(x[2], share)), d = _mm512_cvtps_epi32(_mm512_mul_ps(x[3], share));
+    __m512i ab = _mm512_packs_epi32(a, b), cd = _mm512_packs_epi32(c, d);
+    __m512i high_ab = _mm512_srai_epi16(_mm512_add_epi16(ab, half), 8);
+    __m512i high_cd = _mm512_srai_epi16(_mm512_add_epi16(cd, half), 8);
+    ab = _mm512_sub_epi16(ab, _mm512_slli_epi16(high_ab, 8));
+    cd = _mm512_sub_epi16(cd, _mm512_slli_epi16(high_cd, 8));
+    _mm512_storeu_si512(row, _mm512_packs_epi16(high_ab, high_cd));
+    _mm512_storeu_si512(row + 64, _mm512_packs_epi16(ab, cd));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
+}
+
+/* Weights of up to four queries, a block and a group as rows of A [4 queries][2][64]; step and base of each query, so
+   that the sum over tokens of weight times value is step (limbs . codes) + base. */
+static OSCAR__AMX void oscar__blend_limbs_amx(int count, const oscar__codes *v, const unsigned char *scales,
+                                              const unsigned char *minima, const float *weight, signed char *a,
+                                              float *step, float *base)
+{
+    __m512 s[4], x[4][4], most[4], sum[4];
+    __m128 top, some;
+    float inverse[4];
+    int j;
+    s[0] = oscar__scales_avx512(scales);
+    s[1] = oscar__scales_avx512(scales + 32);
+    s[2] = oscar__scales_avx512(scales + 64);
+    s[3] = oscar__scales_avx512(scales + 96);
+    for (j = 0; j < 4; j++) most[j] = oscar__weights_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, s, x[j]);
+    top = oscar__largest4_avx512(most);
+    some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(2)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(2))));
+    _mm_storeu_ps(step, top);
+    for (j = 0; j < 4; j++) {
+        sum[j] = j < count ? oscar__weight_rows_amx(x[j], inverse[j], a + 128 * j) : _mm512_setzero_ps();
+        if (minima) sum[j] = oscar__weight_minima_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima);
+    }
+    some = oscar__sum4_avx512(sum);
+    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    _mm_storeu_ps(base, some);
+}
+
+/* One or two squares of 16 channels and 64 tokens, from channel c on, as tiles B. */
+static OSCAR__AMX void oscar__value_tiles_amx(const oscar__codes *v, int c, int tiles, unsigned char *b)
+{
+    size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)v->bits * row;
+    const unsigned char *p = v->codes + 4 * c;
+    int square, tile;
+    for (square = 0; square < tiles; square++, p += 64, b += 1024)
+        for (tile = 0; tile < 4; tile++) {
+            const unsigned char *line = p + (size_t)tile * tile_bytes;
+            _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
+            if (v->bits == 2) {
+                oscar__planes_amx(2, line, b + 64 * tile, 256);
+                continue;
+            }
+            _mm_prefetch((const char *)line + 4 * row + v->ahead, _MM_HINT_T0);
+            oscar__planes_amx(4, line, b + 64 * tile, 256);
+            oscar__planes_amx(4, line + 4 * row, b + 512 + 64 * tile, 256);
+        }
+}
+
+/* acc += step sums + base, 16 channels. */
+OSCAR__INLINE OSCAR__AMX void oscar__value_sum_amx(const int32_t *sum, __m512 step, __m512 base, float *acc)
+{
+    __m512 all = _mm512_fmadd_ps(oscar__total_amx(sum), step, base);
+    _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), all));
+}
+
+/* The squares of a step, acc from their first channel on. */
+static OSCAR__AMX void oscar__value_sums_amx(int count, int dim, int tiles, const int32_t *sum, const float *step,
+                                             const float *base, float *acc)
+{
+    int j;
+    for (j = 0; j < count; j++, acc += dim, sum += 32) {
+        __m512 unit = _mm512_set1_ps(step[j]), from = _mm512_set1_ps(base[j]);
+        oscar__value_sum_amx(sum, unit, from, acc);
+        if (tiles > 1) oscar__value_sum_amx(sum + 512, unit, from, acc + 16);
+    }
+}
+
+/* All channels of a group, from `at` on; A is in its tiles. */
+static OSCAR__AMX void oscar__blend_group_amx(int count, const oscar__codes *v, int at, const float *step,
+                                              const float *base, float *acc)
+{
+    unsigned char b[2][2048] OSCAR__ALIGNED64;
+    int32_t sum[2][1024] OSCAR__ALIGNED64;
+    int c, turn = 0, end = at + v->group, tiles = 0;
+    oscar__value_tiles_amx(v, at, end - at > 16 ? 2 : 1, b[0]);
+    for (c = at; c < end; c += 32, turn ^= 1) {
+        if (c + 32 < end) oscar__value_tiles_amx(v, c + 32, end - c > 48 ? 2 : 1, b[turn ^ 1]);
+        tiles = end - c > 16 ? 2 : 1;
+        oscar__tile_zeros_amx(count);
+        oscar__tile_dots_amx(count, tiles, b[turn]);
+        oscar__tile_sums_amx(count, tiles, sum[turn]);
+        if (c > at) oscar__value_sums_amx(count, v->dim, 2, sum[turn ^ 1], step, base, acc + c - 32);
+    }
+    oscar__value_sums_amx(count, v->dim, tiles, sum[turn ^ 1], step, base, acc + c - 32);
+}
+
+static OSCAR__AMX void oscar__attend_blend_amx(int count, const oscar__codes *v, const float *weight, float *acc)
+{
+    signed char a[2 * OSCAR__QUERIES * 64] OSCAR__ALIGNED64;
+    float step[OSCAR__QUERIES], base[OSCAR__QUERIES];
+    const unsigned char *scales = v->scale, *minima = v->minimum;
+    int at, f;
+    for (at = 0; at < v->dim; at += v->group) {
+        for (f = 0; f < count; f += 4)
+            oscar__blend_limbs_amx(oscar__smaller(count - f, 4), v, scales, minima, weight + f * OSCAR__BLOCK,
+                                   a + 128 * f, step + f, base + f);
+        _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
+        _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
+        oscar__tile_a_amx(count, a, 64);
+        oscar__blend_group_amx(count, v, at, step, base, acc);
+        scales += 2 * v->tokens;
+        if (minima) minima += 2 * v->tokens;
+    }
+}
+
+static const oscar__attend_kernels oscar__attend_amx = {
+    oscar__attend_widen_avx512, oscar__attend_products_avx512, oscar__attend_combine_avx512, oscar__attend_limbs_amx,
+    oscar__attend_mean_amx, oscar__attend_score_amx, oscar__attend_softmax_avx512, oscar__attend_rescale_avx512,
+    oscar__attend_blend_amx, OSCAR__QUERIES, oscar__attend_begin_amx, oscar__attend_end_amx
+};
+
+#if defined(__GNUC__) && !defined(__clang__)
+#  pragma GCC diagnostic pop
+#endif
+#endif /* OSCAR__HAS_AMX */
 
 /* == 3.20 KERNELS: NEON == */
 
@@ -13962,6 +14428,19 @@ static const oscar__kernels oscar__avx512_kernels = {
 };
 #endif
 
+#if defined(OSCAR__HAS_AMX)
+static const oscar__kernels oscar__amx_kernels = {   /* attention alone differs from AVX-512 */
+    OSCAR_ISA_AMX,
+    oscar__load_avx512, oscar__store_avx512, oscar__load_rounded_avx512, oscar__finite_avx512,
+    oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__centre_avx512,
+    oscar__sum_products_avx512, oscar__encode_avx512, oscar__pack_avx2, oscar__put_halves_avx2,
+    oscar__mean_sum_avx512, oscar__mean_levels_avx512,
+    oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,
+    oscar__add_row_sum_avx512, oscar__add_tile_avx512, oscar__widen_avx512, oscar__weigh_copy_avx512,
+    oscar__turn_halves_avx512, oscar__exp_row_avx512, oscar__weigh_row_avx512, &oscar__attend_amx
+};
+#endif
+
 #if defined(OSCAR__HAS_AVX2)
 
 /* registers: eax, ebx, ecx, edx of a leaf; zeros where the processor has no such leaf. */
@@ -13996,6 +14475,24 @@ static int oscar__all_bits(uint64_t word, uint64_t bits) { return (word & bits) 
 
 #endif
 
+#if defined(OSCAR__HAS_AMX)
+#if !defined(OSCAR__TILE_ALLOWED)
+#  define OSCAR__TILE_ALLOWED(seven, saved) oscar__amx_allowed(seven, saved)
+#endif
+
+/* Whether the processor has tiles and the system gives this process their state: seven of cpuid, saved of xgetbv. The
+   system call is arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), made directly because no standard header declares
+   it; all threads, later ones too, get the permission, and asking twice does no harm. It is refused by kernels before
+   5.16, and where a thread has an alternate signal stack too small for the tiles: then there is no AMX. */
+static int oscar__amx_allowed(const unsigned seven[4], uint64_t saved)
+{
+    long result = 158;   /* arch_prctl */
+    if (!oscar__all_bits(seven[3], 1u << 24 | 1u << 25) /* TILE, INT8 */ || !oscar__all_bits(saved, 3u << 17)) return 0;
+    __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return result == 0;
+}
+#endif
+
 /* NULL if it is not in this build or not on this machine. */
 static const oscar__kernels *oscar__kernels_of(oscar_isa isa)
 {
@@ -14015,6 +14512,9 @@ static const oscar__kernels *oscar__kernels_of(oscar_isa isa)
     if (isa == OSCAR_ISA_AVX512 && avx512) return &oscar__avx512_kernels;
 #else
     (void)avx512;
+#endif
+#if defined(OSCAR__HAS_AMX)
+    if (isa == OSCAR_ISA_AMX && avx512 && OSCAR__TILE_ALLOWED(seven, saved)) return &oscar__amx_kernels;
 #endif
 #endif
     return isa == OSCAR_ISA_SCALAR ? &oscar__scalar_kernels : NULL;
