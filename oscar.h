@@ -142,8 +142,8 @@
    prescribed order. Attention is close: |o - ref| / |ref| against double arithmetic over the same bytes is at most 1e-5
    in the scalar code. Vector kernels work in float and round queries and weights to 16 bits of the largest one of a
    group before they multiply codes: at most 1e-3, mostly below 1e-4; lse 1e-3 or 1e-4 of it. With
-   OSCAR_PRECISION_LOW queries are rounded to 8 bits: about 1e-2 where logits have a deviation of 1, in proportion to
-   it. The scalar code and exact rows know no such rounding.
+   OSCAR_PRECISION_LOW queries and weights are rounded to 8 bits: 1e-2 over all heads, as a root mean square, where
+   logits have a deviation of 1, and about in proportion to it. The scalar code and exact rows know no such rounding.
    The rotations file is safetensors, readable by Python's library: layers.i.k.to [Hkv or 1][D][D] (F), .dual (B),
    .mean [Hkv][D], .metric [Hkv or 1][D][D], layers.i.v.to, .dual, and metadata oscar.*.
    A saved sequence: 8 bytes "OSCARSEQ", u32 version (1), u32 layers, u64 hash of the configuration, i64 tokens, i64
@@ -750,7 +750,8 @@ OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *p
 /* How the vector kernels of attention round queries and weights before they multiply codes (manual 1.5); rows that are
    not codes, and the scalar code, do not round. DEFAULT = HIGH.
      HIGH   to 16 bits: |o - ref| / |ref| at most 1e-3, as a rule below 1e-4
-     LOW    queries to 8 bits: at most 1e-2 over all heads where logits have a deviation of 1; in 0.8 of the time */
+     LOW    to 8 bits: 1e-2 over all heads, as a root mean square, where logits have a deviation of 1; in 0.7 of the
+            time */
 typedef enum oscar_precision { OSCAR_PRECISION_DEFAULT, OSCAR_PRECISION_HIGH, OSCAR_PRECISION_LOW } oscar_precision;
 
 /* What attends. Query i of q is at position position + i in the sequence.
@@ -1159,6 +1160,21 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #  define OSCAR__AVX2
 #  define OSCAR__AVX512
 #endif
+/* In front of an array on the stack: it starts a cache line, so that no vector lies in two, which costs time. */
+#if defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__LINES __attribute__((aligned(64)))
+#elif defined(_MSC_VER)
+#  define OSCAR__LINES __declspec(align(64))
+#else
+#  define OSCAR__LINES
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__PREFETCH(p) __builtin_prefetch(p)
+#elif defined(OSCAR__HAS_AVX2)
+#  define OSCAR__PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#else
+#  define OSCAR__PREFETCH(p) ((void)0)
+#endif
 #if defined(_MSC_VER)
 #  define OSCAR__INLINE static __forceinline
 #elif defined(__GNUC__) || defined(__clang__)
@@ -1193,7 +1209,10 @@ typedef struct oscar__codes {
                Tokens first[query] .. end[query] - 1 count (both NULL: all), the others get 0. Updates top, in products
                or in capped logits, and sum; 1 if some top grew: then sums of before are to be multiplied by factor
      rescale   acc[query][dim] *= factor[query]
-     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value; two limbs of weights */
+     weigh     weights[query][64] times the scales of group g of V -> limb [4 tiles][4 queries][2][16], where one limb
+               is unsigned; step and base [4]: the sum over tokens of weight times value is step limb . codes + base
+     blend     acc[query][dim] += sum over 64 tokens of weight times value. limb, step, base: what weigh made of group
+               0; they get those of the other groups */
 typedef struct oscar__attend_kernels {
     void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
                   float *out);
@@ -1209,7 +1228,10 @@ typedef struct oscar__attend_kernels {
     int (*softmax)(int count, float scale, float cap, const int *first, const int *end, float *score, float *top,
                    float *sum, float *factor);
     void (*rescale)(int count, int dim, const float *factor, float *acc);
-    void (*blend)(int count, const oscar__codes *v, const float *weight, float *acc);
+    void (*weigh)(int count, int limbs, const oscar__codes *v, int g, const float *weight, signed char *limb,
+                  float *step, float *base);
+    void (*blend)(int count, int limbs, const oscar__codes *v, const float *weight, signed char *limb, float *step,
+                  float *base, float *acc);
 } oscar__attend_kernels;
 
 typedef struct oscar__eigh oscar__eigh;         /* 3.4 */
@@ -6872,7 +6894,7 @@ typedef struct oscar__queries {
 /* A partial result: the sums of each query, in acc [count][v_dim]. */
 typedef struct oscar__partial {
     oscar__softmax of[OSCAR__QUERIES];
-    double acc[OSCAR__VALUES];
+    OSCAR__LINES double acc[OSCAR__VALUES];
 } oscar__partial;
 
 static void oscar__partial_begin(const oscar__queries *q, oscar__partial *p)
@@ -7157,9 +7179,11 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
 /* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time
    and 64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales
    of V, are rounded to 16 bits of the largest one of a query and group, and split into signed bytes, n = 256 high +
-   low. With one limb q' is rounded to 8 bits; 8 bits of the weights would cost more than 1e-2 of the output.
-   Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
-   query, and an output for the rounded weights. The order of operations of a query does not depend on the others. */
+   low. With one limb q' is rounded to a signed byte, and weights, which are not negative, to an unsigned one: 7 bits
+   would cost more than 1e-2 of the output. A product is exact for the rounded query, since the minimum, or the centre,
+   multiplies the sum of the rounded numbers; of values only what differs from the middle of the codes meets rounded
+   weights. The order of operations of a query does not
+   depend on the others. */
 typedef struct oscar__vectors {
     const oscar__attend_kernels *kernels;
     int limbs, count, dim;                     /* queries, and channels of V */
@@ -7168,7 +7192,9 @@ typedef struct oscar__vectors {
     float top[OSCAR__QUERIES], sum[OSCAR__QUERIES], factor[OSCAR__QUERIES];
     int whole, first[OSCAR__QUERIES], end[OSCAR__QUERIES];   /* tokens of the block that a query sees; whole: all */
     int64_t last_start;                        /* from there on all queries see all of a page */
-    float score[OSCAR__QUERIES][OSCAR__BLOCK];
+    OSCAR__LINES float score[OSCAR__QUERIES][OSCAR__BLOCK];
+    float step[OSCAR__QUERIES], base[OSCAR__QUERIES];        /* of weights of the block, by fours */
+    OSCAR__LINES signed char limb[OSCAR__QUERIES / 4][4 * 128];
 } oscar__vectors;
 
 /* The floats stand in the memory of the doubles that they become at the end: half of it, or all with padding. */
@@ -7610,51 +7636,105 @@ static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *he
     s->codes.ahead = ahead;
 }
 
-/* One block of a page, from token `first` on, at which k and v are. */
-static void oscar__vectors_page_block(const oscar__queries *q, const oscar__vector_queries *p, int first,
-                                      const oscar__vector_side *k, const oscar__vector_side *values, oscar__vectors *v)
+/* A block of a page list: of which page and part of a head, from which token on, at which position; where the same is
+   in what comes next. */
+typedef struct oscar__vector_place {
+    const unsigned char *page, *head;
+    ptrdiff_t ahead;
+    int first;
+    int64_t position;
+} oscar__vector_place;
+
+/* Block n of the pages that end before page `end`; the next head starts at page `start`. */
+static oscar__vector_place oscar__vector_place_of(const oscar_layout *l, const oscar_page_list *list, int head,
+                                                  int64_t start, int64_t end, int64_t n)
+{
+    int64_t blocks = l->page_tokens / OSCAR__BLOCK, i = n / blocks;
+    size_t part = (size_t)head * l->head_bytes;
+    oscar__vector_place out;
+    const unsigned char *next;
+    out.page = oscar__page_at(l, list, i);
+    out.head = next = out.page + part;
+    out.first = (int)(n - i * blocks) * OSCAR__BLOCK;
+    out.position = list->position + n * OSCAR__BLOCK;
+    if (i + 1 < end) {
+        const unsigned char *page = oscar__page_at(l, list, i + 1), *mean = page + l->mean;
+        int c, row = l->layer.k_page_mean > 0 && !out.first ? l->layer.k_dim : 0;
+        for (c = 0; c < row; c += 64) OSCAR__PREFETCH(mean + head * row + c);
+        if (row) OSCAR__PREFETCH(page + l->mean_scale + 2 * head);
+        next = page + part;
+    } else if (head + 1 < l->layer.kv_heads) next = oscar__page_at(l, list, start) + part + l->head_bytes;
+    out.ahead = (ptrdiff_t)((intptr_t)next - (intptr_t)out.head);
+    return out;
+}
+
+/* Products of the block at a place. All queries: which of them see it is not asked before softmax. */
+static void oscar__vectors_score(const oscar_layout *l, const oscar__vector_place *place, const oscar__queries *q,
+                                 int is_first, oscar__vector_side *k, oscar__vector_queries *p, oscar__vectors *v)
 {
     int f, groups = k->codes.dim / k->codes.group;
-    if (k->codes.bits == 16) oscar__vectors_score_rows(v, q, &k->rows, first, OSCAR__BLOCK);
-    for (f = 0; f < v->count && k->codes.bits != 16; f += 4)
-        if (oscar__vectors_four(v, f))
-            v->kernels->score(oscar__four_count(v, f), v->limbs, &k->codes, p->limb + 2 * f * k->codes.dim,
-                              p->step + f * groups, p->low + f * groups, p->start[f / 4], v->score[f]);
+    oscar__vector_side_at(k, place->head, place->first, place->ahead);
+    if (k->codes.bits == 16) {
+        oscar__vectors_score_rows(v, q, &k->rows, place->first, OSCAR__BLOCK);
+        return;
+    }
+    if (is_first || (l->layer.k_page_mean > 0 && !place->first))
+        oscar__vector_queries_page(v->kernels, v->limbs, l, place->page, q, p);
+    for (f = 0; f < v->count; f += 4)
+        v->kernels->score(oscar__four_count(v, f), v->limbs, &k->codes, p->limb + 2 * f * k->codes.dim,
+                          p->step + f * groups, p->low + f * groups, p->start[f / 4], v->score[f]);
+}
+
+/* Weights of the block at which values are, and their limbs for the first group. */
+static void oscar__vectors_weigh(const oscar__vector_side *values, oscar__vectors *v)
+{
+    int f;
     oscar__vectors_softmax(v);
+    for (f = 0; f < v->count && values->codes.bits != 16; f += 4)
+        if (oscar__vectors_four(v, f))
+            v->kernels->weigh(oscar__four_count(v, f), v->limbs, &values->codes, 0, v->score[f], v->limb[f / 4],
+                              v->step + f, v->base + f);
+}
+
+static void oscar__vectors_blend(const oscar__vector_side *values, int first, oscar__vectors *v)
+{
+    int f;
     if (values->codes.bits == 16) oscar__vectors_blend_rows(v, &values->rows, first, OSCAR__BLOCK);
     for (f = 0; f < v->count && values->codes.bits != 16; f += 4)
         if (oscar__vectors_four(v, f))
-            v->kernels->blend(oscar__four_count(v, f), &values->codes, v->score[f], v->acc + f * v->dim);
+            v->kernels->blend(oscar__four_count(v, f), v->limbs, &values->codes, v->score[f], v->limb[f / 4],
+                              v->step + f, v->base + f, v->acc + f * v->dim);
 }
 
-/* oscar__attend_page_list. room: as many bytes as 2 [queries, rounded up to fours][k_dim]. */
+/* oscar__attend_page_list. room: as many bytes as 2 [queries, rounded up to fours][k_dim]. Products of the next block
+   come between the weights of a block, where a number waits for the one before, and the sums of its values; they take
+   the place of the weights where one group has made limbs of them. */
 static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const oscar_layout *l,
                                  const oscar_page_list *list, int64_t first, int64_t end, const oscar__queries *q,
                                  signed char *room, oscar__partial *out)
 {
     oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
-    int64_t start = oscar__window_start(&l->layer, q->position[0]), i;
-    size_t part = (size_t)q->head * l->head_bytes;
+    int64_t blocks = l->page_tokens / OSCAR__BLOCK, n = first * blocks;
+    int64_t hidden = (oscar__window_start(&l->layer, q->position[0]) - list->position) / OSCAR__BLOCK;
     oscar__vector_side k = oscar__vector_side_of(l, 1), values = oscar__vector_side_of(l, 0);
+    int early = l->layer.v_bits != 16 && l->layer.v_group == l->layer.v_dim;
+    oscar__vector_place place, next;
     oscar__vector_queries p;
     oscar__vectors v;
-    int b;
     oscar__vectors_begin(kernels, q, out, &v);
     if (l->layer.k_bits != 16) oscar__vector_queries_begin(kernels, v.limbs, q, room, &p);
-    for (i = first; i < end; i++) {
-        const unsigned char *page = oscar__page_at(l, list, i), *head = page + part, *next = head;
-        int64_t at = list->position + i * l->page_tokens;
-        if (i + 1 < end) next = oscar__page_at(l, list, i + 1) + part;
-        else if (q->head + 1 < l->layer.kv_heads) next = oscar__page_at(l, list, first) + part + l->head_bytes;
-        if (l->layer.k_bits != 16 && (l->layer.k_page_mean > 0 || i == first))
-            oscar__vector_queries_page(kernels, v.limbs, l, page, q, &p);
-        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK) {
-            if (at + b + OSCAR__BLOCK <= start) continue;
-            oscar__vectors_see(&v, q, at + b, OSCAR__BLOCK, 0);
-            oscar__vector_side_at(&k, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
-            oscar__vector_side_at(&values, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
-            oscar__vectors_page_block(q, &p, b, &k, &values, &v);
-        }
+    if (hidden > n) n = hidden;
+    place = oscar__vector_place_of(l, list, q->head, first, end, n);
+    oscar__vectors_score(l, &place, q, 1, &k, &p, &v);
+    for (; n < end * blocks; n++, place = next) {
+        oscar__vectors_see(&v, q, place.position, OSCAR__BLOCK, 0);
+        oscar__vector_side_at(&values, place.head, place.first, place.ahead);
+        oscar__vectors_weigh(&values, &v);
+        next = place;
+        if (n + 1 < end * blocks) next = oscar__vector_place_of(l, list, q->head, first, end, n + 1);
+        if (early && n + 1 < end * blocks) oscar__vectors_score(l, &next, q, 0, &k, &p, &v);
+        oscar__vectors_blend(&values, place.first, &v);
+        if (!early && n + 1 < end * blocks) oscar__vectors_score(l, &next, q, 0, &k, &p, &v);
     }
     oscar__vectors_end(&v, l->layer.v_bits != 16 && !l->layer.v_folded ? &pair : NULL, out);
 }
@@ -11068,8 +11148,9 @@ OSCAR__AVX2 static double oscar__weigh_row_avx2(size_t count, double total, cons
 
 /* -- attention -- */
 
-/* The largest whole number of the limbs. */
+/* The largest whole number of the limbs of a query, and of a weight. */
 OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
+OSCAR__INLINE float oscar__weights_most(int limbs) { return limbs > 1 ? 32639.0f : 255.0f; }
 
 /* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
 #define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
@@ -11107,6 +11188,22 @@ OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_avx2(__m256i sum, __m256i codes, co
 #endif
 }
 
+/* The same for four unsigned bytes: at most 2 * 3 * 255, or 2 * 15 * 255. Codes are the signed operand. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_weights_avx2(__m256i sum, __m256i codes, const signed char *four)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __m256i all;
+    __asm__("vpbroadcastd {%3, %1|%1, %3}\n\tvpmaddubsw {%2, %1, %1|%1, %1, %2}\n\tvpaddw {%1, %0, %0|%0, %0, %1}"
+            : "+x"(sum), "=&x"(all) : "x"(codes), "m"(*(const bytes *)four));
+    return sum;
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_set1_epi32(word), codes));
+#endif
+}
+
 /* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__plane_avx2(int count, int limbs, __m256i codes, const signed char *limb,
                                                  __m256i *sum)
@@ -11119,6 +11216,20 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__plane_avx2(int count, int limbs, __m256i c
     if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx2(sum[5], codes, limb + 80);
     if (count > 2) sum[6] = oscar__dot_avx2(sum[6], codes, limb + 96);
     if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx2(sum[7], codes, limb + 112);
+}
+
+/* The same of V, where one limb is unsigned. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__plane_weights_avx2(int count, int limbs, __m256i codes, const signed char *limb,
+                                                         __m256i *sum)
+{
+    if (limbs > 1) {
+        oscar__plane_avx2(count, limbs, codes, limb, sum);
+        return;
+    }
+    sum[0] = oscar__dot_weights_avx2(sum[0], codes, limb);
+    if (count > 1) sum[2] = oscar__dot_weights_avx2(sum[2], codes, limb + 32);
+    if (count > 2) sum[4] = oscar__dot_weights_avx2(sum[4], codes, limb + 64);
+    if (count > 2) sum[6] = oscar__dot_weights_avx2(sum[6], codes, limb + 96);
 }
 
 /* 8 lanes of 16 codes: half a line of 2 bits at p, or halves of two lines of 4 bits at p and p + second. */
@@ -11134,6 +11245,21 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__sixteen_avx2(int bits, int count, int limb
     oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 8, sum);
     word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
     oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 12, sum);
+}
+
+/* The same of V. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__sixteen_weights_avx2(int bits, int count, int limbs, const unsigned char *p,
+                                                           size_t second, const signed char *limb, __m256i *sum)
+{
+    __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
+    __m256i word = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 4, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_loadu_si256((const __m256i *)(const void *)(p + second));
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 8, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 12, sum);
 }
 
 /* How many sixteens a sum of 16 bits holds: 8 of 2 bits (8 * 4 * 768), 2 of 4 bits (2 * 4 * 3840). */
@@ -11270,43 +11396,45 @@ OSCAR__INLINE OSCAR__AVX2 __m128 oscar__largest4_avx2(const __m256 *x)
 /* 8 whole numbers n -> their limbs: n = 256 high + low, low in -128 .. 127; or n itself. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__split_avx2(int limbs, __m256i n, signed char *limb)
 {
+    const __m256i byte = _mm256_set1_epi32(255);   /* signed bytes and unsigned ones alike */
     __m256i high = n, low = n, bytes;
     if (limbs > 1) {
         high = _mm256_srai_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(128)), 8);
         low = _mm256_sub_epi32(n, _mm256_slli_epi32(high, 8));
     }
-    bytes = _mm256_packs_epi32(high, low);   /* in each half four of high, four of low */
-    bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(bytes, bytes), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+    bytes = _mm256_packs_epi32(_mm256_and_si256(high, byte), _mm256_and_si256(low, byte));   /* in each half 4 and 4 */
+    bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(bytes, bytes), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
     _mm_storel_epi64((__m128i *)(void *)limb, _mm256_castsi256_si128(bytes));
     if (limbs > 1)
         _mm_storel_epi64((__m128i *)(void *)(limb + 16), _mm_srli_si128(_mm256_castsi256_si128(bytes), 8));
 }
 
-/* Weights of a block and a group as limbs [4 tiles][4 queries][2][16]; step and base of each query, so that the sum
-   over tokens of weight times value is step (limbs . codes) + base. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__blend_limbs_avx2(int count, int limbs, const oscar__codes *v,
-                                                       const unsigned char *scales, const unsigned char *minima,
-                                                       const float *weight, signed char *limb, float *step, float *base)
+static OSCAR__AVX2 void oscar__attend_weigh_avx2(int count, int limbs, const oscar__codes *v, int g,
+                                                 const float *weight, signed char *limb, float *step, float *base)
 {
-    __m256 s[8], x[4][8], most[4], sum[4];
+    const unsigned char *scales = v->scale + 2 * g * v->tokens;
+    const unsigned char *minima = v->minimum ? v->minimum + 2 * g * v->tokens : NULL;
+    __m256 s[8], x[4][8], most[4], sum[4], middle[4];
     __m128 top, some;
     float inverse[4];
     int j, t;
     for (t = 0; t < 8; t++) s[t] = oscar__abs_avx2(oscar__halves_avx2(scales + 16 * t));
     for (j = 0; j < 4; j++) {
         const float *row = weight + (j < count ? j : 0) * OSCAR__BLOCK;
-        most[j] = sum[j] = _mm256_setzero_ps();
+        most[j] = sum[j] = middle[j] = _mm256_setzero_ps();
         for (t = 0; t < 8; t++) {
             x[j][t] = _mm256_mul_ps(_mm256_loadu_ps(row + 8 * t), s[t]);
             most[j] = _mm256_max_ps(most[j], x[j][t]);
-            if (minima)
-                sum[j] = _mm256_fmadd_ps(_mm256_loadu_ps(row + 8 * t), oscar__halves_avx2(minima + 16 * t), sum[j]);
+            if (minima)   /* what the codes' middle stands for */
+                middle[j] = _mm256_fmadd_ps(_mm256_loadu_ps(row + 8 * t),
+                                            _mm256_fmadd_ps(s[t], _mm256_set1_ps(v->centre),
+                                                            oscar__halves_avx2(minima + 16 * t)), middle[j]);
         }
     }
     top = oscar__largest4_avx2(most);
     some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
-    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
-    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__weights_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__weights_most(limbs))));
     _mm_storeu_ps(step, top);
     for (j = 0; j < count; j++) {
         __m256i all = _mm256_setzero_si256();
@@ -11315,10 +11443,10 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_limbs_avx2(int count, int limbs, con
             all = _mm256_add_epi32(all, n);
             oscar__split_avx2(limbs, n, limb + 128 * (t / 2) + 32 * j + 8 * (t % 2));
         }
-        if (!minima) sum[j] = _mm256_cvtepi32_ps(all);
+        sum[j] = _mm256_cvtepi32_ps(all);
     }
-    some = oscar__sum4_avx2(sum);
-    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    some = _mm_mul_ps(_mm_mul_ps(oscar__sum4_avx2(sum), _mm_set1_ps(-v->centre)), top);
+    if (minima) some = _mm_add_ps(some, oscar__sum4_avx2(middle));
     _mm_storeu_ps(base, some);
 }
 
@@ -11329,17 +11457,14 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_add_avx2(__m256 total, float step, f
 }
 
 OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs, const oscar__codes *v,
-                                                 const float *weight, float *acc)
+                                                 const float *weight, signed char *limb, float *step, float *base,
+                                                 float *acc)
 {
     size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
-    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
-    signed char limb[4 * 128];
-    float step[4], base[4];
-    int at, c, tile;
-    for (at = 0; at < v->dim; at += v->group) {
-        oscar__blend_limbs_avx2(count, limbs, v, scales, minima, weight, limb, step, base);
-        scales += 2 * v->tokens;
-        if (minima) minima += 2 * v->tokens;
+    const unsigned char *p = v->codes;
+    int g, c, tile;
+    for (g = 0; g * v->group < v->dim; g++) {
+        if (g) oscar__attend_weigh_avx2(count, limbs, v, g, weight, limb, step, base);
         for (c = 0; c < v->group; c += 8, p += 32, acc += 8) {
             __m256i sum[8], all[8];
             oscar__zeros_avx2(sum);
@@ -11347,8 +11472,9 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs,
             for (tile = 0; tile < 4; tile++) {
                 const unsigned char *line = p + (size_t)tile * tile_bytes;
                 _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
-                oscar__sixteen_avx2(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
-                if (bits == 4 && tile == 1) oscar__drain_avx2(count, limbs, sum, all);
+                oscar__sixteen_weights_avx2(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+                /* one limb of 4 bits: 4 * 7650 a tile; two: 4 * 3840; of 2 bits all four fit */
+                if (bits == 4 && (limbs == 1 ? tile < 3 : tile == 1)) oscar__drain_avx2(count, limbs, sum, all);
             }
             oscar__drain_avx2(count, limbs, sum, all);
             oscar__blend_add_avx2(oscar__total_avx2(limbs, all), step[0], base[0], acc);
@@ -11359,10 +11485,10 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs,
     }
 }
 
-static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, const oscar__codes *v, const float *weight,
-                                                 float *acc)
+static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, int limbs, const oscar__codes *v, const float *weight,
+                                                 signed char *limb, float *step, float *base, float *acc)
 {
-    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, 2, (v, weight, acc))
+    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, limbs, (v, weight, limb, step, base, acc))
 }
 
 static OSCAR__AVX2 void oscar__attend_limbs_avx2(int limbs, int dim, int group, int query, const float *x,
@@ -11625,7 +11751,7 @@ static OSCAR__AVX2 void oscar__attend_combine_avx2(int count, int rows, int dim,
 static const oscar__attend_kernels oscar__attend_avx2 = {
     oscar__attend_widen_avx2, oscar__attend_products_avx2, oscar__attend_combine_avx2, oscar__attend_limbs_avx2,
     oscar__attend_mean_avx2, oscar__attend_score_avx2, oscar__attend_softmax_avx2, oscar__attend_rescale_avx2,
-    oscar__attend_blend_avx2
+    oscar__attend_weigh_avx2, oscar__attend_blend_avx2
 };
 
 #endif /* OSCAR__HAS_AVX2 */
@@ -12889,61 +13015,78 @@ OSCAR__AVX512 static double oscar__weigh_row_avx512(size_t count, double total, 
 
 /* -- attention -- */
 
-/* sum += four codes of each lane . four signed bytes, the same ones for all lanes. gcc would take the broadcasts out of
-   loops and keep them on the stack: an operand in memory leaves them where they are. */
-OSCAR__INLINE OSCAR__AVX512 __m512i oscar__dot_avx512(__m512i sum, __m512i codes, const signed char *four)
+/* sum[0] and sum[8] += codes a and b . four signed bytes, the same ones for all lanes. gcc would take the broadcasts
+   out of loops and keep them on the stack. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__dot_avx512(__m512i a, __m512i b, const signed char *four, __m512i *sum)
 {
 #if defined(__GNUC__) || defined(__clang__)
     typedef struct { signed char byte[4]; } bytes;
-    __asm__("vpdpbusd {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(codes), "m"(*(const bytes *)four));
-    return sum;
+    __m512i all;
+    __asm__("vpbroadcastd {%5, %2|%2, %5}\n\tvpdpbusd {%2, %3, %0|%0, %3, %2}\n\tvpdpbusd {%2, %4, %1|%1, %4, %2}"
+            : "+v"(sum[0]), "+v"(sum[8]), "=&v"(all) : "v"(a), "v"(b), "m"(*(const bytes *)four));
 #else
     int32_t word;
     memcpy(&word, four, 4);
-    return _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(word));
+    sum[0] = _mm512_dpbusd_epi32(sum[0], a, _mm512_set1_epi32(word));
+    sum[8] = _mm512_dpbusd_epi32(sum[8], b, _mm512_set1_epi32(word));
 #endif
 }
 
-/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__plane_avx512(int count, int limbs, __m512i codes, const signed char *limb,
-                                                     __m512i *sum)
+/* The same with four unsigned bytes: the codes are the signed operand. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__dot_weights_avx512(__m512i a, __m512i b, const signed char *four, __m512i *sum)
 {
-    sum[0] = oscar__dot_avx512(sum[0], codes, limb);
-    if (limbs > 1) sum[1] = oscar__dot_avx512(sum[1], codes, limb + 16);
-    if (count > 1) sum[2] = oscar__dot_avx512(sum[2], codes, limb + 32);
-    if (count > 1 && limbs > 1) sum[3] = oscar__dot_avx512(sum[3], codes, limb + 48);
-    if (count > 2) sum[4] = oscar__dot_avx512(sum[4], codes, limb + 64);
-    if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx512(sum[5], codes, limb + 80);
-    if (count > 2) sum[6] = oscar__dot_avx512(sum[6], codes, limb + 96);
-    if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx512(sum[7], codes, limb + 112);
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __m512i all;
+    __asm__("vpbroadcastd {%5, %2|%2, %5}\n\tvpdpbusd {%3, %2, %0|%0, %2, %3}\n\tvpdpbusd {%4, %2, %1|%1, %2, %4}"
+            : "+v"(sum[0]), "+v"(sum[8]), "=&v"(all) : "v"(a), "v"(b), "m"(*(const bytes *)four));
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    sum[0] = _mm512_dpbusd_epi32(sum[0], _mm512_set1_epi32(word), a);
+    sum[8] = _mm512_dpbusd_epi32(sum[8], _mm512_set1_epi32(word), b);
+#endif
 }
 
-/* The same for 16 tokens of V, all planes shifted down into one set of sums: there are but four lines to a sum. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_down_avx512(int bits, int count, int limbs, const unsigned char *p,
-                                                            size_t second, const signed char *limb, __m512i *sum)
+/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16], of two planes: from sum[0] and
+   from sum[8] on. One limb of weights is unsigned. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__planes_avx512(int count, int limbs, int weights, __m512i a, __m512i b,
+                                                      const signed char *limb, __m512i *sum)
 {
-    __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), word = _mm512_loadu_si512(p);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 4, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 8, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 12, sum);
+    if (weights && limbs == 1) {
+        oscar__dot_weights_avx512(a, b, limb, sum);
+        if (count > 1) oscar__dot_weights_avx512(a, b, limb + 32, sum + 2);
+        if (count > 2) oscar__dot_weights_avx512(a, b, limb + 64, sum + 4);
+        if (count > 2) oscar__dot_weights_avx512(a, b, limb + 96, sum + 6);
+        return;
+    }
+    oscar__dot_avx512(a, b, limb, sum);
+    if (limbs > 1) oscar__dot_avx512(a, b, limb + 16, sum + 1);
+    if (count > 1) oscar__dot_avx512(a, b, limb + 32, sum + 2);
+    if (count > 1 && limbs > 1) oscar__dot_avx512(a, b, limb + 48, sum + 3);
+    if (count > 2) oscar__dot_avx512(a, b, limb + 64, sum + 4);
+    if (count > 2 && limbs > 1) oscar__dot_avx512(a, b, limb + 80, sum + 5);
+    if (count > 2) oscar__dot_avx512(a, b, limb + 96, sum + 6);
+    if (count > 2 && limbs > 1) oscar__dot_avx512(a, b, limb + 112, sum + 7);
 }
 
-/* 16 lanes of 16 codes: a line of 2 bits at p, or two lines of 4 bits at p and p + second. Every other plane is not
-   shifted down but has sums of its own, sum[8 ..], of which oscar__total takes the factor. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int limbs, const unsigned char *p,
-                                                       size_t second, const signed char *limb, __m512i *sum)
+/* Twice 16 lanes of 16 codes: lines of 2 bits at p and q, or two lines of 4 bits each, the second ones `second` bytes
+   further. So a broadcast serves twice, and enough sums are under way. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int limbs, int weights,
+                                                       const unsigned char *p, const unsigned char *q, size_t second,
+                                                       const signed char *limb, __m512i *sum)
 {
-    __m512i even = _mm512_set1_epi8(bits == 2 ? 3 : 15), odd = _mm512_set1_epi8((char)(bits == 2 ? 12 : 240));
-    __m512i word = _mm512_loadu_si512(p);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb, sum);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 4, sum + 8);
-    word = bits == 2 ? _mm512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb + 8, sum);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 12, sum + 8);
+    __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(q);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb, sum);
+    a = bits == 2 ? _mm512_srli_epi32(a, 2) : _mm512_srli_epi32(a, 4);
+    b = bits == 2 ? _mm512_srli_epi32(b, 2) : _mm512_srli_epi32(b, 4);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb + 4, sum);
+    a = bits == 2 ? _mm512_srli_epi32(a, 2) : _mm512_loadu_si512(p + second);
+    b = bits == 2 ? _mm512_srli_epi32(b, 2) : _mm512_loadu_si512(q + second);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb + 8, sum);
+    a = bits == 2 ? _mm512_srli_epi32(a, 2) : _mm512_srli_epi32(a, 4);
+    b = bits == 2 ? _mm512_srli_epi32(b, 2) : _mm512_srli_epi32(b, 4);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb + 12, sum);
 }
 
 OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
@@ -12952,17 +13095,8 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
     sum[8] = sum[9] = sum[10] = sum[11] = sum[12] = sum[13] = sum[14] = sum[15] = _mm512_setzero_si512();
 }
 
-/* The sums of a query from its four: exact. */
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, const __m512i *sum)
-{
-    __m512i high, low;
-    high = _mm512_add_epi32(sum[0], _mm512_srai_epi32(sum[8], (unsigned)bits));
-    if (limbs == 1) return _mm512_cvtepi32_ps(high);
-    low = _mm512_add_epi32(sum[1], _mm512_srai_epi32(sum[9], (unsigned)bits));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
-}
-
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total1_avx512(int limbs, const __m512i *sum)
+/* The sums of a query from its two: exact. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int limbs, const __m512i *sum)
 {
     return _mm512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
 }
@@ -12987,50 +13121,72 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scaled_avx512(__m512 total, float step
     return _mm512_fmadd_ps(_mm512_mul_ps(total, _mm512_set1_ps(step)), scale, score);
 }
 
+/* What 16 tokens have besides the products with k'. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__start_avx512(const unsigned char *scales, const float *start, __m512 *s)
+{
+    __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)scales));
+    s[0] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[0]), _mm512_set1_ps(start[4]));
+    s[1] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[1]), _mm512_set1_ps(start[5]));
+    s[2] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[2]), _mm512_set1_ps(start[6]));
+    s[3] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[3]), _mm512_set1_ps(start[7]));
+}
+
+/* The products of 16 tokens with a group of channels, from their sums. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__score_end_avx512(int count, int limbs, const __m512i *sum, const float *step,
+                                                         const float *low, const unsigned char *scales,
+                                                         const unsigned char *minima, __m512 *s)
+{
+    __m512 scale = oscar__scales_avx512(scales), minimum = minima ? oscar__halves_avx512(minima) : scale;
+    int some = minima != NULL;
+    s[0] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum), step[0], low[0], scale, some, minimum, s[0]);
+    if (count > 1)
+        s[1] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum + 2), step[1], low[1], scale, some, minimum, s[1]);
+    if (count > 2)
+        s[2] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum + 4), step[2], low[2], scale, some, minimum, s[2]);
+    if (count > 2)
+        s[3] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum + 6), step[3], low[3], scale, some, minimum, s[3]);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__score_store_avx512(int count, const __m512 *s, float *score)
+{
+    _mm512_storeu_ps(score, s[0]);
+    if (count > 1) _mm512_storeu_ps(score + OSCAR__BLOCK, s[1]);
+    if (count > 2) _mm512_storeu_ps(score + 2 * OSCAR__BLOCK, s[2]);
+    if (count > 2) _mm512_storeu_ps(score + 3 * OSCAR__BLOCK, s[3]);
+}
+
+/* Two tiles at a time. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__score_avx512(int bits, int count, int limbs, const oscar__codes *k,
                                                      const signed char *limb, const float *step, const float *low,
                                                      const float *start, float *score)
 {
     size_t tile_bytes = (size_t)(2 * bits * k->dim);
-    int tile, at, c, g, has_minimum = k->minimum != NULL;
-    for (tile = 0; tile < 4; tile++) {
+    int tile, at, c, g;
+    for (tile = 0; tile < 4; tile += 2) {
         const unsigned char *p = k->codes + (size_t)tile * tile_bytes;
-        const unsigned char *scales = k->scale + 32 * tile, *minima = has_minimum ? k->minimum + 32 * tile : NULL;
+        const unsigned char *scales = k->scale + 32 * tile, *minima = k->minimum ? k->minimum + 32 * tile : NULL;
         const signed char *l = limb;
-        __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)scales));
-        __m512 s[4], minimum = _mm512_setzero_ps();
-        s[0] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[0]), _mm512_set1_ps(start[4]));
-        s[1] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[1]), _mm512_set1_ps(start[5]));
-        s[2] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[2]), _mm512_set1_ps(start[6]));
-        s[3] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[3]), _mm512_set1_ps(start[7]));
+        __m512 s[4], t[4];
+        oscar__start_avx512(scales, start, s);
+        oscar__start_avx512(scales + 32, start, t);
         _mm_prefetch((const char *)scales + k->ahead, _MM_HINT_T0);
         for (at = g = 0; at < k->dim; at += k->group, g += 4, scales += 2 * k->tokens) {
             __m512i sum[16];
-            __m512 scale;
             oscar__zeros_avx512(sum);
             for (c = 0; c < k->group; c += 16, p += 32 * bits, l += 128) {
                 _mm_prefetch((const char *)p + k->ahead, _MM_HINT_T0);
+                _mm_prefetch((const char *)p + tile_bytes + k->ahead, _MM_HINT_T0);
                 if (bits == 4) _mm_prefetch((const char *)p + 64 + k->ahead, _MM_HINT_T0);
-                oscar__sixteen_avx512(bits, count, limbs, p, 64, l, sum);
+                if (bits == 4) _mm_prefetch((const char *)p + tile_bytes + 64 + k->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx512(bits, count, limbs, 0, p, p + tile_bytes, 64, l, sum);
             }
-            scale = oscar__scales_avx512(scales);
-            if (has_minimum) { minimum = oscar__halves_avx512(minima); minima += 2 * k->tokens; }
-            s[0] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum), step[g], low[g], scale, has_minimum,
-                                        minimum, s[0]);
-            if (count > 1)
-                s[1] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 2), step[g + 1], low[g + 1], scale,
-                                            has_minimum, minimum, s[1]);
-            if (count > 2)
-                s[2] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 4), step[g + 2], low[g + 2], scale,
-                                            has_minimum, minimum, s[2]);
-            if (count > 2)
-                s[3] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 6), step[g + 3], low[g + 3], scale,
-                                            has_minimum, minimum, s[3]);
+            oscar__score_end_avx512(count, limbs, sum, step + g, low + g, scales, minima, s);
+            oscar__score_end_avx512(count, limbs, sum + 8, step + g, low + g, scales + 32,
+                                    minima ? minima + 32 : NULL, t);
+            if (minima) minima += 2 * k->tokens;
         }
-        _mm512_storeu_ps(score + 16 * tile, s[0]);
-        if (count > 1) _mm512_storeu_ps(score + OSCAR__BLOCK + 16 * tile, s[1]);
-        if (count > 2) _mm512_storeu_ps(score + 2 * OSCAR__BLOCK + 16 * tile, s[2]);
-        if (count > 2) _mm512_storeu_ps(score + 3 * OSCAR__BLOCK + 16 * tile, s[3]);
+        oscar__score_store_avx512(count, s, score + 16 * tile);
+        oscar__score_store_avx512(count, t, score + 16 * tile + 16);
     }
 }
 
@@ -13100,26 +13256,30 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_limbs_avx512(int limbs, const _
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
 }
 
-/* sum over tokens of weight times minimum. */
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_minima_avx512(const float *weight, const unsigned char *minima)
+/* sum over tokens of weight times (minimum + centre scale): what the codes' middle stands for. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_middles_avx512(const float *weight, const unsigned char *minima,
+                                                                const __m512 *s, float centre)
 {
-    __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(weight), oscar__halves_avx512(minima));
-    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16), oscar__halves_avx512(minima + 32), sum);
-    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 32), oscar__halves_avx512(minima + 64), sum);
-    return _mm512_fmadd_ps(_mm512_loadu_ps(weight + 48), oscar__halves_avx512(minima + 96), sum);
+    __m512 sum = _mm512_setzero_ps();
+    int t;
+    for (t = 0; t < 4; t++) {
+        __m512 middle = _mm512_fmadd_ps(s[t], _mm512_set1_ps(centre), oscar__halves_avx512(minima + 32 * t));
+        sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16 * t), middle, sum);
+    }
+    return sum;
 }
 
-/* Weights of a block and a group as limbs; step and base of each query, so that the sum over tokens of weight times
-   value is step (limbs . codes) + base. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__blend_limbs_avx512(int count, int limbs, const oscar__codes *v,
-                                                           const unsigned char *scales, const unsigned char *minima,
-                                                           const float *weight, signed char *limb, float *step,
-                                                           float *base)
+static OSCAR__AVX512 void oscar__attend_weigh_avx512(int count, int limbs, const oscar__codes *v, int g,
+                                                     const float *weight, signed char *limb, float *step, float *base)
 {
-    __m512 s[4], x[4][4], most[4], sum[4];
+    const unsigned char *scales = v->scale + 2 * g * v->tokens;
+    const unsigned char *minima = v->minimum ? v->minimum + 2 * g * v->tokens : NULL;
+    __m512 s[4], x[4][4], most[4], sum[4], middle[4];
     __m128 top, some;
     float inverse[4];
     int j;
+    _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
+    _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
     s[0] = oscar__scales_avx512(scales);
     s[1] = oscar__scales_avx512(scales + 32);
     s[2] = oscar__scales_avx512(scales + 64);
@@ -13127,15 +13287,16 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__blend_limbs_avx512(int count, int limbs,
     for (j = 0; j < 4; j++) most[j] = oscar__weights_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, s, x[j]);
     top = oscar__largest4_avx512(most);
     some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
-    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
-    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__weights_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__weights_most(limbs))));
     _mm_storeu_ps(step, top);
     for (j = 0; j < 4; j++) {
         sum[j] = j < count ? oscar__weight_limbs_avx512(limbs, x[j], inverse[j], limb + 32 * j) : _mm512_setzero_ps();
-        if (minima) sum[j] = oscar__weight_minima_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima);
+        if (minima)
+            middle[j] = oscar__weight_middles_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima, s, v->centre);
     }
-    some = oscar__sum4_avx512(sum);
-    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    some = _mm_mul_ps(_mm_mul_ps(oscar__sum4_avx512(sum), _mm_set1_ps(-v->centre)), top);
+    if (minima) some = _mm_add_ps(some, oscar__sum4_avx512(middle));
     _mm_storeu_ps(base, some);
 }
 
@@ -13145,44 +13306,52 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__blend_add_avx512(__m512 total, float ste
     _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), sum));
 }
 
+/* acc += what a set of sums of 16 channels stands for. row: of acc. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_end_avx512(int count, int limbs, const __m512i *sum, const float *step,
+                                                         const float *base, size_t row, float *acc)
+{
+    oscar__blend_add_avx512(oscar__total_avx512(limbs, sum), step[0], base[0], acc);
+    if (count > 1) oscar__blend_add_avx512(oscar__total_avx512(limbs, sum + 2), step[1], base[1], acc + row);
+    if (count > 2) oscar__blend_add_avx512(oscar__total_avx512(limbs, sum + 4), step[2], base[2], acc + 2 * row);
+    if (count > 2) oscar__blend_add_avx512(oscar__total_avx512(limbs, sum + 6), step[3], base[3], acc + 3 * row);
+}
+
+/* 32 channels at a time; where 16 are left over, they go twice and count once. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__blend_avx512(int bits, int count, int limbs, const oscar__codes *v,
-                                                     const float *weight, float *acc)
+                                                     const float *weight, signed char *limb, float *step, float *base,
+                                                     float *acc)
 {
     size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
-    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
-    signed char limb[4 * 128];
-    float step[4], base[4];
-    int at, c, tile;
-    for (at = 0; at < v->dim; at += v->group) {
-        oscar__blend_limbs_avx512(count, limbs, v, scales, minima, weight, limb, step, base);
-        _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
-        _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
-        scales += 2 * v->tokens;
-        if (minima) minima += 2 * v->tokens;
-        for (c = 0; c < v->group; c += 16, p += 64, acc += 16) {
+    const unsigned char *p = v->codes;
+    int g, tile;
+    for (g = 0; g * v->group < v->dim; g++) {
+        const unsigned char *end = p + 4 * v->group;
+        if (g) oscar__attend_weigh_avx512(count, limbs, v, g, weight, limb, step, base);
+        while (p < end) {
+            int both = p + 64 < end;
             __m512i sum[16];
             oscar__zeros_avx512(sum);
             for (tile = 0; tile < 4; tile++) {
                 const unsigned char *line = p + (size_t)tile * tile_bytes;
                 _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
+                _mm_prefetch((const char *)line + 64 + v->ahead, _MM_HINT_T0);
                 if (bits == 4) _mm_prefetch((const char *)line + 4 * row + v->ahead, _MM_HINT_T0);
-                oscar__sixteen_down_avx512(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+                if (bits == 4) _mm_prefetch((const char *)line + 4 * row + 64 + v->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx512(bits, count, limbs, 1, line, both ? line + 64 : line, 4 * row,
+                                      limb + 128 * tile, sum);
             }
-            oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum), step[0], base[0], acc);
-            if (count > 1)
-                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 2), step[1], base[1], acc + row);
-            if (count > 2)
-                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 4), step[2], base[2], acc + 2 * row);
-            if (count > 2)
-                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 6), step[3], base[3], acc + 3 * row);
+            oscar__blend_end_avx512(count, limbs, sum, step, base, row, acc);
+            if (both) oscar__blend_end_avx512(count, limbs, sum + 8, step, base, row, acc + 16);
+            p += both ? 128 : 64;
+            acc += both ? 32 : 16;
         }
     }
 }
 
-static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, const oscar__codes *v, const float *weight,
-                                                     float *acc)
+static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, int limbs, const oscar__codes *v, const float *weight,
+                                                     signed char *limb, float *step, float *base, float *acc)
 {
-    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, 2, (v, weight, acc))
+    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, limbs, (v, weight, limb, step, base, acc))
 }
 
 static OSCAR__AVX512 void oscar__attend_limbs_avx512(int limbs, int dim, int group, int query, const float *x,
@@ -13238,17 +13407,19 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
 }
 
 /* 2^x = 2^n p(x - n), n the nearest whole number, p of degree 5 with the least relative error on -0.5 .. 0.5 of those
-   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -126 it is 0. NaN stays NaN. */
+   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -100 it is 0: times a scale it would be a number that
+   processors take long for. NaN stays NaN: it makes n the bits 0x80000000, of which the shift leaves nothing. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp2_avx512(__m512 x)
 {
-    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(x, n), p;
+    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-100.0f), _CMP_NLT_UQ);
+    __m512i n = _mm512_cvtps_epi32(x);
+    __m512 f = _mm512_sub_ps(x, _mm512_cvtepi32_ps(n)), p;
     p = _mm512_fmadd_ps(_mm512_set1_ps(1.326473663e-3f), f, _mm512_set1_ps(9.671516716e-3f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550733581e-2f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402224243e-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931470037e-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(some, p, n);
+    return _mm512_castsi512_ps(_mm512_maskz_add_epi32(some, _mm512_castps_si512(p), _mm512_slli_epi32(n, 23)));
 }
 
 /* cap tanh(x / cap); the error is a few 1e-7 of cap. */
@@ -13459,7 +13630,7 @@ static OSCAR__AVX512 void oscar__attend_combine_avx512(int count, int rows, int 
 static const oscar__attend_kernels oscar__attend_avx512 = {
     oscar__attend_widen_avx512, oscar__attend_products_avx512, oscar__attend_combine_avx512, oscar__attend_limbs_avx512,
     oscar__attend_mean_avx512, oscar__attend_score_avx512, oscar__attend_softmax_avx512, oscar__attend_rescale_avx512,
-    oscar__attend_blend_avx512
+    oscar__attend_weigh_avx512, oscar__attend_blend_avx512
 };
 
 #if defined(__GNUC__) && !defined(__clang__)

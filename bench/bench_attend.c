@@ -12,7 +12,8 @@
    Both caches hold all tokens in pages (no windows); with --windows they keep 64 + 256 exact rows, and figures end in
    `.windows`. int2_over_bf16 is the time of the faster BF16 over that of INT2, fast_over_bf16 over that of INT2 fast;
    int2_over_bf16_at_4gbs is what that would be where each core gets 4 GB/s, as on a loaded server with many cores: a
-   side takes its time here or that of its bytes, whichever is longer. Then 64 sequences of 512 tokens at once (`512x64`), and several query tokens at once.
+   side takes its time here or that of its bytes, whichever is longer. Then 64 sequences of 512 tokens at once
+   (`512x64`), and several query tokens at once.
 
    Before timing: bytes and attention of some pages against the plain reading in tests/reference.h; then, of the caches
    that are timed, the first and the last layer against attention in double over the rows that the cache holds. */
