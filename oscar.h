@@ -1198,8 +1198,8 @@ typedef struct oscar__codes {
 
      widen     `rows` rows of `type` from x on, `stride` bytes apart, rounded to `round`, as out [rows][dim]; finite
                where they are rounded
-     products  out[query][row] = x_query . m_row of floats, strides in bytes
-     combine   out[query][dim] += sum over rows of weight[query][row] m_row
+     products  out[query][row] = x_query . m_row of a type, strides in bytes; ahead: as in oscar__codes
+     combine   out[query][dim] += sum over rows of weight[query][row] m_row, in the order of the rows
      limbs     number `query` of x [dim] -> limb; step and sum of each group [dim / group][4]. What limb holds times
                step is close to x, and sum is exactly its sum. Not finite: step and sum are NaN
      mean      out[query] = what limb holds . bytes [dim]
@@ -1216,10 +1216,10 @@ typedef struct oscar__codes {
 typedef struct oscar__attend_kernels {
     void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
                   float *out);
-    void (*products)(int count, int rows, int dim, const float *x, ptrdiff_t x_stride, const void *m,
-                     ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
-    void (*combine)(int count, int rows, int dim, const float *weight, ptrdiff_t weight_stride, const void *m,
-                    ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
+    void (*products)(oscar_type type, int count, int rows, int dim, const float *x, ptrdiff_t x_stride, const void *m,
+                     ptrdiff_t m_stride, ptrdiff_t ahead, float *out, ptrdiff_t out_stride);
+    void (*combine)(oscar_type type, int count, int rows, int dim, const float *weight, ptrdiff_t weight_stride,
+                    const void *m, ptrdiff_t m_stride, ptrdiff_t ahead, float *out, ptrdiff_t out_stride);
     void (*limbs)(int limbs, int dim, int group, int query, const float *x, signed char *limb, float *step, float *sum);
     void (*mean)(int limbs, int dim, int group, const unsigned char *bytes, const signed char *limb, const float *step,
                  float *out);
@@ -7057,11 +7057,13 @@ static void oscar__row_products(int rows, int dim, const float *q, const double 
     for (; r < rows; r++) out[r] = oscar__product(dim, q, x + r * dim);
 }
 
-/* K or V rows of one KV head: of a view, rounded to `type` on reading, or `exact` of a page, in `type`. */
+/* K or V rows of one KV head: of a view, rounded to `type` on reading, or `exact` of a page, in `type`; from there to
+   what is read next it is `ahead` bytes. */
 typedef struct oscar__rows {
     const oscar_view *view;
     int heads, head, dim;
     const unsigned char *exact;
+    ptrdiff_t ahead;
     oscar_type type;
 } oscar__rows;
 
@@ -7283,8 +7285,8 @@ static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const os
     }
     if (pair && pair->kind == OSCAR_DENSE)
         for (j = 0; j < v->count; j += 4)
-            v->kernels->products(oscar__four_count(v, j), dim, dim, o + j * dim, row, oscar__pair_dual(pair), row,
-                                 back + j * dim, row);
+            v->kernels->products(OSCAR_F32, oscar__four_count(v, j), dim, dim, o + j * dim, row,
+                                 oscar__pair_dual(pair), row, 0, back + j * dim, row);
     else memcpy(back, o, (size_t)values * sizeof(float));
     for (c = 0; c < values; c += 16) {
         double wide[16];
@@ -7294,23 +7296,41 @@ static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const os
     }
 }
 
-/* The rows of a block, as they are or a few at a time as floats in the room [OSCAR__ROW_VALUES]. */
-static const void *oscar__vectors_rows(const oscar__vectors *v, const oscar__rows *rows, int64_t first, int count,
-                                       float *room, ptrdiff_t *stride)
+/* Rows as kernels take them. count: how many at a time. */
+typedef struct oscar__vector_rows {
+    const void *at;
+    oscar_type type;
+    ptrdiff_t stride, ahead;
+    int count;
+} oscar__vector_rows;
+
+/* Rows from `first` on, at most `left`: as they are, or where they are to be rounded to another type as floats in the
+   room [OSCAR__ROW_VALUES]. */
+static oscar__vector_rows oscar__vectors_rows(const oscar__vectors *v, const oscar__rows *rows, int64_t first, int left,
+                                              float *room)
 {
-    oscar_type type = rows->exact ? rows->type : rows->view->type, round = rows->exact ? OSCAR_F32 : rows->type;
+    oscar_type round = rows->exact ? OSCAR_F32 : rows->type;
+    oscar__vector_rows out;
     const unsigned char *at = rows->exact;
-    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)oscar__type_size(type);
-    if (at) at += first * *stride;
+    out.type = rows->exact ? rows->type : rows->view->type;
+    out.stride = (ptrdiff_t)rows->dim * (ptrdiff_t)oscar__type_size(out.type);
+    out.count = left;
+    if (at) at += first * out.stride;
     else {
         at = (const unsigned char *)oscar__view_at(rows->view, rows->heads, rows->dim, first, rows->head);
-        if (rows->view->token_stride) *stride = rows->view->token_stride * (ptrdiff_t)oscar__type_size(type);
-        else *stride *= rows->heads;
+        if (rows->view->token_stride) out.stride = rows->view->token_stride * (ptrdiff_t)oscar__type_size(out.type);
+        else out.stride *= rows->heads;
     }
-    if (oscar__type_size(type) == 4 && oscar__type_size(round) == 4) return at;
-    v->kernels->widen(type, round, count, rows->dim, at, *stride, room);
-    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)sizeof(float);
-    return room;
+    out.at = at;
+    out.ahead = rows->exact ? rows->ahead : OSCAR__BLOCK * out.stride;
+    if (oscar__type_size(round) == 4 || round == out.type) return out;
+    out.count = oscar__smaller(left, OSCAR__ROW_VALUES / rows->dim);
+    v->kernels->widen(out.type, round, out.count, rows->dim, at, out.stride, room);
+    out.at = room;
+    out.type = OSCAR_F32;
+    out.stride = (ptrdiff_t)rows->dim * (ptrdiff_t)sizeof(float);
+    out.ahead = 0;
+    return out;
 }
 
 /* Products of the block that starts at row `first`, of which queries see the first `tokens`. */
@@ -7318,31 +7338,54 @@ static OSCAR__NOINLINE void oscar__vectors_score_rows(oscar__vectors *v, const o
                                                       int64_t first, int tokens)
 {
     float room[OSCAR__ROW_VALUES];
-    int at, f, most = OSCAR__ROW_VALUES / k->dim;
-    ptrdiff_t stride, row = (ptrdiff_t)((size_t)k->dim * sizeof(float));
-    for (at = 0; at < tokens; at += most) {
-        int count = oscar__smaller(most, tokens - at);
-        const void *rows = oscar__vectors_rows(v, k, first + at, count, room, &stride);
+    int at, f;
+    ptrdiff_t row = (ptrdiff_t)((size_t)k->dim * sizeof(float));
+    oscar__vector_rows r;
+    for (at = 0; at < tokens; at += r.count) {
+        r = oscar__vectors_rows(v, k, first + at, tokens - at, room);
         for (f = 0; f < v->count; f += 4)
-            if (oscar__vectors_four(v, f))
-                v->kernels->products(oscar__four_count(v, f), count, k->dim, q->q + f * k->dim, row, rows, stride,
-                                     v->score[f] + at, (ptrdiff_t)sizeof v->score[0]);
+            v->kernels->products(r.type, oscar__four_count(v, f), r.count, k->dim, q->q + f * k->dim, row, r.at,
+                                 r.stride, r.ahead, v->score[f] + at, (ptrdiff_t)sizeof v->score[0]);
     }
 }
 
+/* acc of `count` queries from query f on += their weights times rows from .. end - 1 of the block, of which r has the
+   rows from token `at` on. */
+static void oscar__vectors_add(const oscar__vectors *v, const oscar__vector_rows *r, int at, int f, int count, int from,
+                               int end)
+{
+    ptrdiff_t row = (ptrdiff_t)((size_t)v->dim * sizeof(float));
+    if (from < at) from = at;
+    if (end > at + r->count) end = at + r->count;
+    if (from < end)
+        v->kernels->combine(r->type, count, end - from, v->dim, v->score[f] + from, (ptrdiff_t)sizeof v->score[0],
+                            (const unsigned char *)r->at + (from - at) * r->stride, r->stride, r->ahead,
+                            v->acc + f * v->dim, row);
+}
+
+/* Each query takes in the rows that it sees and no others, since a weight of 0 times what is not finite is not 0: those
+   that all four see together, what comes before and after one by one. */
 static OSCAR__NOINLINE void oscar__vectors_blend_rows(oscar__vectors *v, const oscar__rows *values, int64_t first,
                                                       int tokens)
 {
     float room[OSCAR__ROW_VALUES];
-    int at, f, most = OSCAR__ROW_VALUES / values->dim;
-    ptrdiff_t stride, row = (ptrdiff_t)((size_t)v->dim * sizeof(float));
-    for (at = 0; at < tokens; at += most) {
-        int count = oscar__smaller(most, tokens - at);
-        const void *rows = oscar__vectors_rows(v, values, first + at, count, room, &stride);
-        for (f = 0; f < v->count; f += 4)
-            if (oscar__vectors_four(v, f))
-                v->kernels->combine(oscar__four_count(v, f), count, v->dim, v->score[f] + at,
-                                    (ptrdiff_t)sizeof v->score[0], rows, stride, v->acc + f * v->dim, row);
+    int at, f, j;
+    oscar__vector_rows r;
+    for (at = 0; at < tokens; at += r.count) {
+        r = oscar__vectors_rows(v, values, first + at, tokens - at, room);
+        for (f = 0; f < v->count; f += 4) {
+            int count = oscar__four_count(v, f), from = 0, end = OSCAR__BLOCK;
+            for (j = f; j < f + count && !v->whole; j++) {
+                if (v->first[j] > from) from = v->first[j];
+                if (v->end[j] < end) end = v->end[j];
+            }
+            if (end < from) end = from;   /* none that all see */
+            for (j = f; j < f + count && !v->whole; j++)
+                oscar__vectors_add(v, &r, at, j, 1, v->first[j], oscar__smaller(from, v->end[j]));
+            oscar__vectors_add(v, &r, at, f, count, from, end);
+            for (j = f; j < f + count && !v->whole; j++)
+                oscar__vectors_add(v, &r, at, j, 1, v->first[j] > end ? v->first[j] : end, v->end[j]);
+        }
     }
 }
 
@@ -7562,8 +7605,8 @@ static OSCAR__NOINLINE void oscar__vector_queries_begin(const oscar__attend_kern
     if (pair.kind == OSCAR_DENSE) memset(rotated, 0, (size_t)(q->count * dim) * sizeof(float));
     else memcpy(rotated, q->q, (size_t)(q->count * dim) * sizeof(float));
     for (f = 0; f < q->count && pair.kind == OSCAR_DENSE; f += 4)
-        kernels->combine(oscar__smaller(q->count - f, 4), dim, dim, q->q + f * dim, row, oscar__pair_dual(&pair), row,
-                         rotated + f * dim, row);
+        kernels->combine(OSCAR_F32, oscar__smaller(q->count - f, 4), dim, dim, q->q + f * dim, row,
+                         oscar__pair_dual(&pair), row, 0, rotated + f * dim, row);
     for (j = 0; j < q->count; j++) {
         float *step = out->step + j / 4 * 4 * groups, *low = out->low + j / 4 * 4 * groups, *x = rotated + j * dim;
         double mean = 0, all = 0;
@@ -7630,6 +7673,7 @@ static oscar__vector_side oscar__vector_side_of(const oscar_layout *l, int is_k)
 static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *head, int first, ptrdiff_t ahead)
 {
     s->rows.exact = head + s->at;
+    s->rows.ahead = ahead;
     s->codes.codes = head + s->at + (size_t)(first / OSCAR__TILE) * s->tile_bytes;
     s->codes.scale = head + s->scale + 2 * (size_t)first;
     s->codes.minimum = s->minimum == OSCAR_ABSENT ? NULL : head + s->minimum + 2 * (size_t)first;
@@ -11170,6 +11214,20 @@ OSCAR__INLINE float oscar__weights_most(int limbs) { return limbs > 1 ? 32639.0f
     }
 #define OSCAR__UNPACK(...) __VA_ARGS__
 
+/* Calls f(type, 1, 2 or 4 queries, ...) with these two as constants. */
+#define OSCAR__BY_TYPE(f, type, count, arguments) \
+    switch (((type) == OSCAR_BF16 ? 3 : (type) == OSCAR_F16 ? 6 : 0) + ((count) < 3 ? (count) - 1 : 2)) { \
+    case 0: f(OSCAR_F32, 1, OSCAR__UNPACK arguments); break; \
+    case 1: f(OSCAR_F32, 2, OSCAR__UNPACK arguments); break; \
+    case 2: f(OSCAR_F32, 4, OSCAR__UNPACK arguments); break; \
+    case 3: f(OSCAR_BF16, 1, OSCAR__UNPACK arguments); break; \
+    case 4: f(OSCAR_BF16, 2, OSCAR__UNPACK arguments); break; \
+    case 5: f(OSCAR_BF16, 4, OSCAR__UNPACK arguments); break; \
+    case 6: f(OSCAR_F16, 1, OSCAR__UNPACK arguments); break; \
+    case 7: f(OSCAR_F16, 2, OSCAR__UNPACK arguments); break; \
+    default: f(OSCAR_F16, 4, OSCAR__UNPACK arguments); break; \
+    }
+
 /* sum += codes . four signed bytes, the same ones for all lanes, in 16 bits: products of two neighbours together, at
    most 2 * 3 * 128, or 2 * 15 * 128. gcc would take the broadcasts out of loops and keep them on the stack, and
    change the order of sums so that products wait there, too. */
@@ -11658,94 +11716,106 @@ static OSCAR__AVX2 void oscar__attend_widen_avx2(oscar_type type, oscar_type rou
         for (c = 0; c < dim; c += 8) _mm256_storeu_ps(out + c, oscar__widen8_avx2(type, round, x + c * size));
 }
 
-/* The products of each row with the queries. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
-                                                    const char *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+/* The sums of two rows += their products with a query. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__two_rows_avx2(__m256 a, __m256 b, const float *x, __m256 *sum, __m256 *next)
+{
+    __m256 q = _mm256_loadu_ps(x);
+    *sum = _mm256_fmadd_ps(a, q, *sum);
+    *next = _mm256_fmadd_ps(b, q, *next);
+}
+
+/* Two rows at a time; where one is left, it goes twice and counts once. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__products_avx2(oscar_type type, int shape, int count, int rows, int dim,
+                                                    const float *x, ptrdiff_t x_stride, const unsigned char *m,
+                                                    ptrdiff_t m_stride, ptrdiff_t ahead, float *out,
+                                                    ptrdiff_t out_stride)
 {
     size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
     const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
     const float *x3 = x + (count > 3 ? 3 * one : 0);
-    int r, c;
-    for (r = 0; r < rows; r++, m += m_stride, out++) {
-        __m256 sum[4];
-        float products[4];
-        sum[0] = sum[1] = sum[2] = sum[3] = _mm256_setzero_ps();
+    int r, c, j, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r += 2, m += 2 * m_stride) {
+        const unsigned char *m1 = r + 1 < rows ? m + m_stride : m;
+        __m256 sum[4], next[4];
+        float products[8];
+        sum[0] = sum[1] = sum[2] = sum[3] = next[0] = next[1] = next[2] = next[3] = _mm256_setzero_ps();
         for (c = 0; c < dim; c += 8) {
-            __m256 row = _mm256_loadu_ps((const float *)(const void *)(m + (size_t)c * sizeof(float)));
-            sum[0] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x + c), sum[0]);
-            if (count > 1) sum[1] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x1 + c), sum[1]);
-            if (count > 2) sum[2] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x2 + c), sum[2]);
-            if (count > 3) sum[3] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x3 + c), sum[3]);
+            int at = c * size;
+            __m256 a = oscar__widen8_avx2(type, OSCAR_F32, m + at), b = oscar__widen8_avx2(type, OSCAR_F32, m1 + at);
+            if (at % 64 == 0) _mm_prefetch((const char *)m + at + ahead, _MM_HINT_T1);
+            if (at % 64 == 0) _mm_prefetch((const char *)m1 + at + ahead, _MM_HINT_T1);
+            oscar__two_rows_avx2(a, b, x + c, &sum[0], &next[0]);
+            if (shape > 1) oscar__two_rows_avx2(a, b, x1 + c, &sum[1], &next[1]);
+            if (shape > 2) oscar__two_rows_avx2(a, b, x2 + c, &sum[2], &next[2]);
+            if (shape > 2) oscar__two_rows_avx2(a, b, x3 + c, &sum[3], &next[3]);
         }
         _mm_storeu_ps(products, oscar__sum4_avx2(sum));
-        out[0] = products[0];
-        if (count > 1) out[to] = products[1];
-        if (count > 2) out[2 * to] = products[2];
-        if (count > 3) out[3 * to] = products[3];
+        _mm_storeu_ps(products + 4, oscar__sum4_avx2(next));
+        for (j = 0; j < count; j++) {
+            out[(size_t)j * to + (size_t)r] = products[j];
+            if (r + 1 < rows) out[(size_t)j * to + (size_t)r + 1] = products[4 + j];
+        }
     }
 }
 
-static OSCAR__AVX2 void oscar__attend_products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
-                                                    const void *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+static OSCAR__AVX2 void oscar__attend_products_avx2(oscar_type type, int count, int rows, int dim, const float *x,
+                                                    ptrdiff_t x_stride, const void *m, ptrdiff_t m_stride,
+                                                    ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__products_avx2(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__products_avx2(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__products_avx2(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    default: oscar__products_avx2(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__products_avx2, type, count,
+                   (count, rows, dim, x, x_stride, first, m_stride, ahead, out, out_stride))
 }
 
 /* out += the sum over rows, for 16 channels; rows in order. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(int count, int rows, const float *weight, size_t one,
-                                                     const char *m, ptrdiff_t m_stride, float *out, size_t to)
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(oscar_type type, int shape, int count, int rows,
+                                                     const float *weight, size_t one, const unsigned char *m,
+                                                     ptrdiff_t m_stride, ptrdiff_t ahead, float *out, size_t to)
 {
+    size_t w1 = count > 1 ? one : 0, w2 = count > 2 ? 2 * one : 0, w3 = count > 3 ? 3 * one : 0;
     __m256 sum[4][2];
-    int r, j;
-    for (j = 0; j < count; j++) {
-        sum[j][0] = _mm256_loadu_ps(out + (size_t)j * to);
-        sum[j][1] = _mm256_loadu_ps(out + (size_t)j * to + 8);
+    int r, j, size = (int)oscar__type_size(type);
+    for (j = 0; j < shape; j++) {
+        const float *from = out + (size_t)(j < count ? j : 0) * to;
+        sum[j][0] = _mm256_loadu_ps(from);
+        sum[j][1] = _mm256_loadu_ps(from + 8);
     }
     for (r = 0; r < rows; r++, m += m_stride, weight++) {
-        __m256 a = _mm256_loadu_ps((const float *)(const void *)m);
-        __m256 b = _mm256_loadu_ps((const float *)(const void *)(m + 32));
+        __m256 a = oscar__widen8_avx2(type, OSCAR_F32, m), b = oscar__widen8_avx2(type, OSCAR_F32, m + 8 * size);
+        _mm_prefetch((const char *)m + ahead, _MM_HINT_T1);
         sum[0][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[0]), sum[0][0]);
         sum[0][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[0]), sum[0][1]);
-        if (count > 1) sum[1][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[one]), sum[1][0]);
-        if (count > 1) sum[1][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[one]), sum[1][1]);
-        if (count > 2) sum[2][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[2 * one]), sum[2][0]);
-        if (count > 2) sum[2][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[2 * one]), sum[2][1]);
-        if (count > 3) sum[3][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[3 * one]), sum[3][0]);
-        if (count > 3) sum[3][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[3 * one]), sum[3][1]);
+        if (shape > 1) sum[1][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[w1]), sum[1][0]);
+        if (shape > 1) sum[1][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[w1]), sum[1][1]);
+        if (shape > 2) sum[2][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[w2]), sum[2][0]);
+        if (shape > 2) sum[2][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[w2]), sum[2][1]);
+        if (shape > 2) sum[3][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[w3]), sum[3][0]);
+        if (shape > 2) sum[3][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[w3]), sum[3][1]);
     }
-    for (j = 0; j < count; j++) {
+    for (j = 0; j < shape && j < count; j++) {
         _mm256_storeu_ps(out + (size_t)j * to, sum[j][0]);
         _mm256_storeu_ps(out + (size_t)j * to + 8, sum[j][1]);
     }
 }
 
-OSCAR__INLINE OSCAR__AVX2 void oscar__combine_avx2(int count, int rows, int dim, const float *weight,
-                                                   ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine_avx2(oscar_type type, int shape, int count, int rows, int dim,
+                                                   const float *weight, ptrdiff_t weight_stride,
+                                                   const unsigned char *m, ptrdiff_t m_stride, ptrdiff_t ahead,
                                                    float *out, ptrdiff_t out_stride)
 {
     size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
-    int c;
+    int c, size = (int)oscar__type_size(type);
     for (c = 0; c < dim; c += 16)
-        oscar__combine16_avx2(count, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+        oscar__combine16_avx2(type, shape, count, rows, weight, one, m + c * size, m_stride, ahead, out + c, to);
 }
 
-static OSCAR__AVX2 void oscar__attend_combine_avx2(int count, int rows, int dim, const float *weight,
+static OSCAR__AVX2 void oscar__attend_combine_avx2(oscar_type type, int count, int rows, int dim, const float *weight,
                                                    ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
-                                                   float *out, ptrdiff_t out_stride)
+                                                   ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__combine_avx2(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__combine_avx2(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__combine_avx2(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    default: oscar__combine_avx2(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__combine_avx2, type, count,
+                   (count, rows, dim, weight, weight_stride, first, m_stride, ahead, out, out_stride))
 }
 
 static const oscar__attend_kernels oscar__attend_avx2 = {
@@ -13533,98 +13603,117 @@ static OSCAR__AVX512 void oscar__attend_widen_avx512(oscar_type type, oscar_type
             _mm512_storeu_ps(out + c, oscar__widen16_avx512(type, round, x + c * size));
 }
 
-/* The four products of a row with queries x0, x1, ..., and of the next one. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(int count, int rows, int dim, const float *x,
-                                                        ptrdiff_t x_stride, const char *m, ptrdiff_t m_stride,
-                                                        float *out, ptrdiff_t out_stride)
+/* The sums of four rows += their products with a query. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__four_rows_avx512(__m512 a, __m512 b, __m512 c, __m512 d, __m512 q, __m512 *sum)
+{
+    sum[0] = _mm512_fmadd_ps(a, q, sum[0]);
+    sum[1] = _mm512_fmadd_ps(b, q, sum[1]);
+    sum[2] = _mm512_fmadd_ps(c, q, sum[2]);
+    sum[3] = _mm512_fmadd_ps(d, q, sum[3]);
+}
+
+/* Four rows at a time; where fewer are left, the last one goes again and does not count. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(oscar_type type, int shape, int count, int rows, int dim,
+                                                        const float *x, ptrdiff_t x_stride, const unsigned char *m,
+                                                        ptrdiff_t m_stride, ptrdiff_t ahead, float *out,
+                                                        ptrdiff_t out_stride)
 {
     size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
     const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
     const float *x3 = x + (count > 3 ? 3 * one : 0);
-    int r, c;
-    for (r = 0; r < rows; r++, m += m_stride, out++) {
-        __m512 sum[4];
-        float products[4];
-        sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+    int r, c, j, i, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r += 4, m += 4 * m_stride) {
+        const unsigned char *m1 = r + 1 < rows ? m + m_stride : m, *m2 = r + 2 < rows ? m1 + m_stride : m1;
+        const unsigned char *m3 = r + 3 < rows ? m2 + m_stride : m2;
+        __m512 sum[4][4];
+        for (j = 0; j < shape; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = _mm512_setzero_ps();
         for (c = 0; c < dim; c += 16) {
-            __m512 row = _mm512_loadu_ps((const void *)(m + (size_t)c * sizeof(float)));
-            sum[0] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x + c), sum[0]);
-            if (count > 1) sum[1] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x1 + c), sum[1]);
-            if (count > 2) sum[2] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x2 + c), sum[2]);
-            if (count > 3) sum[3] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x3 + c), sum[3]);
+            int at = c * size;
+            __m512 a = oscar__widen16_avx512(type, OSCAR_F32, m + at), q = _mm512_loadu_ps(x + c);
+            __m512 b = oscar__widen16_avx512(type, OSCAR_F32, m1 + at);
+            __m512 d = oscar__widen16_avx512(type, OSCAR_F32, m2 + at);
+            __m512 e = oscar__widen16_avx512(type, OSCAR_F32, m3 + at);
+            if (at % 64 == 0) {
+                _mm_prefetch((const char *)m + at + ahead, _MM_HINT_T1);
+                _mm_prefetch((const char *)m1 + at + ahead, _MM_HINT_T1);
+                _mm_prefetch((const char *)m2 + at + ahead, _MM_HINT_T1);
+                _mm_prefetch((const char *)m3 + at + ahead, _MM_HINT_T1);
+            }
+            oscar__four_rows_avx512(a, b, d, e, q, sum[0]);
+            if (shape > 1) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x1 + c), sum[1]);
+            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x2 + c), sum[2]);
+            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x3 + c), sum[3]);
         }
-        _mm_storeu_ps(products, oscar__sum4_avx512(sum));
-        out[0] = products[0];
-        if (count > 1) out[to] = products[1];
-        if (count > 2) out[2 * to] = products[2];
-        if (count > 3) out[3 * to] = products[3];
+        for (j = 0; j < shape && j < count; j++) {
+            float products[4];
+            _mm_storeu_ps(products, oscar__sum4_avx512(sum[j]));
+            for (i = 0; i < 4 && r + i < rows; i++) out[(size_t)j * to + (size_t)(r + i)] = products[i];
+        }
     }
 }
 
-static OSCAR__AVX512 void oscar__attend_products_avx512(int count, int rows, int dim, const float *x,
+static OSCAR__AVX512 void oscar__attend_products_avx512(oscar_type type, int count, int rows, int dim, const float *x,
                                                         ptrdiff_t x_stride, const void *m, ptrdiff_t m_stride,
-                                                        float *out, ptrdiff_t out_stride)
+                                                        ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__products_avx512(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__products_avx512(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__products_avx512(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    default: oscar__products_avx512(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__products_avx512, type, count,
+                   (count, rows, dim, x, x_stride, first, m_stride, ahead, out, out_stride))
 }
 
 /* out += the sum over rows, for 16 wide channels; rows in order. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(int count, int wide, int rows, const float *weight, size_t one,
-                                                         const char *m, ptrdiff_t m_stride, float *out, size_t to)
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(oscar_type type, int shape, int count, int wide, int rows,
+                                                         const float *weight, size_t one, const unsigned char *m,
+                                                         ptrdiff_t m_stride, ptrdiff_t ahead, float *out, size_t to)
 {
+    size_t w1 = count > 1 ? one : 0, w2 = count > 2 ? 2 * one : 0, w3 = count > 3 ? 3 * one : 0;
     __m512 sum[4][2];
-    int r, j;
-    for (j = 0; j < count; j++) {
-        sum[j][0] = _mm512_loadu_ps(out + (size_t)j * to);
-        if (wide > 1) sum[j][1] = _mm512_loadu_ps(out + (size_t)j * to + 16);
+    int r, j, size = (int)oscar__type_size(type);
+    for (j = 0; j < shape; j++) {
+        const float *from = out + (size_t)(j < count ? j : 0) * to;
+        sum[j][0] = _mm512_loadu_ps(from);
+        sum[j][1] = wide > 1 ? _mm512_loadu_ps(from + 16) : sum[j][0];
     }
     for (r = 0; r < rows; r++, m += m_stride, weight++) {
-        __m512 a = _mm512_loadu_ps((const void *)m), b = a;
-        if (wide > 1) b = _mm512_loadu_ps((const void *)(m + 64));
+        __m512 a = oscar__widen16_avx512(type, OSCAR_F32, m), b = a;
+        _mm_prefetch((const char *)m + ahead, _MM_HINT_T1);
+        if (wide > 1) b = oscar__widen16_avx512(type, OSCAR_F32, m + 16 * size);
         sum[0][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[0]), sum[0][0]);
         if (wide > 1) sum[0][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[0]), sum[0][1]);
-        if (count > 1) sum[1][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[one]), sum[1][0]);
-        if (count > 1 && wide > 1) sum[1][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[one]), sum[1][1]);
-        if (count > 2) sum[2][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[2 * one]), sum[2][0]);
-        if (count > 2 && wide > 1) sum[2][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[2 * one]), sum[2][1]);
-        if (count > 3) sum[3][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[3 * one]), sum[3][0]);
-        if (count > 3 && wide > 1) sum[3][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[3 * one]), sum[3][1]);
+        if (shape > 1) sum[1][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[w1]), sum[1][0]);
+        if (shape > 1 && wide > 1) sum[1][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[w1]), sum[1][1]);
+        if (shape > 2) sum[2][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[w2]), sum[2][0]);
+        if (shape > 2 && wide > 1) sum[2][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[w2]), sum[2][1]);
+        if (shape > 2) sum[3][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[w3]), sum[3][0]);
+        if (shape > 2 && wide > 1) sum[3][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[w3]), sum[3][1]);
     }
-    for (j = 0; j < count; j++) {
+    for (j = 0; j < shape && j < count; j++) {
         _mm512_storeu_ps(out + (size_t)j * to, sum[j][0]);
         if (wide > 1) _mm512_storeu_ps(out + (size_t)j * to + 16, sum[j][1]);
     }
 }
 
-OSCAR__INLINE OSCAR__AVX512 void oscar__combine_avx512(int count, int rows, int dim, const float *weight,
-                                                       ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine_avx512(oscar_type type, int shape, int count, int rows, int dim,
+                                                       const float *weight, ptrdiff_t weight_stride,
+                                                       const unsigned char *m, ptrdiff_t m_stride, ptrdiff_t ahead,
                                                        float *out, ptrdiff_t out_stride)
 {
     size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
-    int c;
+    int c, size = (int)oscar__type_size(type);
     for (c = 0; c + 32 <= dim; c += 32)
-        oscar__combine16_avx512(count, 2, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+        oscar__combine16_avx512(type, shape, count, 2, rows, weight, one, m + c * size, m_stride, ahead, out + c, to);
     if (c < dim)
-        oscar__combine16_avx512(count, 1, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+        oscar__combine16_avx512(type, shape, count, 1, rows, weight, one, m + c * size, m_stride, ahead, out + c, to);
 }
 
-static OSCAR__AVX512 void oscar__attend_combine_avx512(int count, int rows, int dim, const float *weight,
-                                                       ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
-                                                       float *out, ptrdiff_t out_stride)
+static OSCAR__AVX512 void oscar__attend_combine_avx512(oscar_type type, int count, int rows, int dim,
+                                                       const float *weight, ptrdiff_t weight_stride, const void *m,
+                                                       ptrdiff_t m_stride, ptrdiff_t ahead, float *out,
+                                                       ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__combine_avx512(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__combine_avx512(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__combine_avx512(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    default: oscar__combine_avx512(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__combine_avx512, type, count,
+                   (count, rows, dim, weight, weight_stride, first, m_stride, ahead, out, out_stride))
 }
 
 static const oscar__attend_kernels oscar__attend_avx512 = {
