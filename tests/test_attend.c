@@ -920,6 +920,51 @@ static void test_alone(void)
     }
 }
 
+/* One number of a row is not finite: queries that see the row get what is not finite, the others the same as before to
+   the bit, whatever goes together with them. */
+static void test_hidden(void)
+{
+    test_random random = { 163 };
+    int i, j, x;
+    TEST("a row that is not finite does not reach the queries that it is hidden from");
+    for (i = 0; i < 48; i++) {
+        setup s;
+        results before, after;
+        int in_k = i % 3 == 0, span, t, channel;
+        const oscar_view *view;
+        int64_t position;
+        float bad = i % 3 == 2 ? HUGE_VALF : (float)NAN;
+        setup_plain(&s, &random, 1, 1 + i % 4, 48, 80, OSCAR_DENSE);
+        s.layer.window = i % 2 ? 0 : 3 + random_below(&random, 40);
+        s.layer.softcap = i % 5 ? 0.0f : 5.0f;
+        setup_fill(&s, &random, 64, OSCAR_BF16, 1, 3, 9, 0);
+        before = results_open(&s);
+        after = results_open(&s);
+        CHECK(oscar_attend_rows(&s.desc, s.spans, 3, before.o, before.lse) == OSCAR_OK);
+        for (span = 2; span > 0 && s.spans[span].count == 0; span--) {}
+        t = (int)s.spans[span].count;
+        t -= 1 + random_below(&random, t < 12 ? t : 12);
+        position = s.spans[span].position + t;
+        channel = random_below(&random, in_k ? 48 : 80);
+        view = in_k ? &s.spans[span].k : &s.spans[span].v;
+        ref_put(view->type, in_k ? s.rows_k[span] : s.rows_v[span], t * view->token_stride + channel, bad);
+        CHECK(oscar_attend_rows(&s.desc, s.spans, 3, after.o, after.lse) == OSCAR_OK);
+        for (j = 0; j < 9; j++)
+            for (x = 0; x < s.hq; x++) {
+                int64_t at = s.desc.position + j;
+                int sees = position <= at && !(s.layer.window > 0 && position <= at - s.layer.window);
+                size_t row = (size_t)(j * s.hq + x), size = 80 * sizeof(float);
+                const float *o = after.o + row * 80;
+                if (sees) CHECK(!(o[channel] - o[channel] == 0));
+                else CHECK_MSG(!memcmp(o, before.o + row * 80, size) && !memcmp(&after.lse[row], &before.lse[row], 4),
+                               ("    case %d, query %d, window %d\n", i, j, s.layer.window));
+            }
+        results_close(&before);
+        results_close(&after);
+        setup_close(&s);
+    }
+}
+
 /* Queries of zeros, of NaN, of infinities, and so large that one key takes all. */
 static void test_extremes(void)
 {
@@ -980,6 +1025,7 @@ int main(void)
         test_apart();
         test_low();
         test_alone();
+        test_hidden();
         test_extremes();
         if (getenv("TEST_VERBOSE"))
             printf("  %s: largest error: outputs %.2g, lse %.2g\n", oscar_isa_name((oscar_isa)isa), worst_o, worst_lse);
