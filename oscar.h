@@ -155,7 +155,7 @@
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
    sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
-   Stack: up to 72 KB in attention (the queries that go over the cache together).
+   Stack: up to 80 KB in attention (the queries that go over the cache together).
 
    == 1.7 THREADS
 
@@ -6875,7 +6875,7 @@ static void oscar__softmax_join(oscar__softmax *a, const oscar__softmax *b)
 
 enum {
     OSCAR__QUERIES = 16,      /* queries that go together, */
-    OSCAR__VALUES = 2048,     /* and their channels: 2 queries of OSCAR__DIM_MAX. So the stack stays below 64 KB */
+    OSCAR__VALUES = 2048,     /* and their channels: 2 queries of OSCAR__DIM_MAX. So the stack stays below 80 KB */
     OSCAR__ROW_VALUES = 1024  /* channels of converted rows: at least one row */
 };
 
