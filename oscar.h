@@ -11773,13 +11773,18 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(oscar_type type, int shape,
                                                      ptrdiff_t m_stride, ptrdiff_t ahead, float *out, size_t to)
 {
     size_t w1 = count > 1 ? one : 0, w2 = count > 2 ? 2 * one : 0, w3 = count > 3 ? 3 * one : 0;
+    float *out1 = out + (count > 1 ? to : 0), *out2 = out + (count > 2 ? 2 * to : 0);
+    float *out3 = out + (count > 3 ? 3 * to : 0);
+    int r, size = (int)oscar__type_size(type);
     __m256 sum[4][2];
-    int r, j, size = (int)oscar__type_size(type);
-    for (j = 0; j < shape; j++) {
-        const float *from = out + (size_t)(j < count ? j : 0) * to;
-        sum[j][0] = _mm256_loadu_ps(from);
-        sum[j][1] = _mm256_loadu_ps(from + 8);
-    }
+    sum[0][0] = _mm256_loadu_ps(out);
+    sum[0][1] = _mm256_loadu_ps(out + 8);
+    sum[1][0] = _mm256_loadu_ps(out1);
+    sum[1][1] = _mm256_loadu_ps(out1 + 8);
+    sum[2][0] = _mm256_loadu_ps(out2);
+    sum[2][1] = _mm256_loadu_ps(out2 + 8);
+    sum[3][0] = _mm256_loadu_ps(out3);
+    sum[3][1] = _mm256_loadu_ps(out3 + 8);
     for (r = 0; r < rows; r++, m += m_stride, weight++) {
         __m256 a = oscar__widen8_avx2(type, OSCAR_F32, m), b = oscar__widen8_avx2(type, OSCAR_F32, m + 8 * size);
         _mm_prefetch((const char *)m + ahead, _MM_HINT_T1);
@@ -11792,10 +11797,14 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(oscar_type type, int shape,
         if (shape > 2) sum[3][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[w3]), sum[3][0]);
         if (shape > 2) sum[3][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[w3]), sum[3][1]);
     }
-    for (j = 0; j < shape && j < count; j++) {
-        _mm256_storeu_ps(out + (size_t)j * to, sum[j][0]);
-        _mm256_storeu_ps(out + (size_t)j * to + 8, sum[j][1]);
-    }
+    _mm256_storeu_ps(out, sum[0][0]);
+    _mm256_storeu_ps(out + 8, sum[0][1]);
+    if (shape > 1) _mm256_storeu_ps(out1, sum[1][0]);
+    if (shape > 1) _mm256_storeu_ps(out1 + 8, sum[1][1]);
+    if (shape > 2) _mm256_storeu_ps(out2, sum[2][0]);
+    if (shape > 2) _mm256_storeu_ps(out2 + 8, sum[2][1]);
+    if (shape > 2 && count > 3) _mm256_storeu_ps(out3, sum[3][0]);
+    if (shape > 2 && count > 3) _mm256_storeu_ps(out3 + 8, sum[3][1]);
 }
 
 OSCAR__INLINE OSCAR__AVX2 void oscar__combine_avx2(oscar_type type, int shape, int count, int rows, int dim,
@@ -13612,6 +13621,26 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__four_rows_avx512(__m512 a, __m512 b, __m
     sum[3] = _mm512_fmadd_ps(d, q, sum[3]);
 }
 
+/* Sums of four queries and four rows. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__no_sums_avx512(__m512 *sum)
+{
+    sum[0] = sum[1] = sum[2] = sum[3] = sum[4] = sum[5] = sum[6] = sum[7] = _mm512_setzero_ps();
+    sum[8] = sum[9] = sum[10] = sum[11] = sum[12] = sum[13] = sum[14] = sum[15] = _mm512_setzero_ps();
+}
+
+/* Those of a query -> products with the rows, of which there are `left`. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_products_avx512(const __m512 *sum, int left, float *out)
+{
+    __m128 four = oscar__sum4_avx512(sum);
+    float products[4];
+    if (left >= 4) {
+        _mm_storeu_ps(out, four);
+        return;
+    }
+    _mm_storeu_ps(products, four);
+    memcpy(out, products, (size_t)left * sizeof(float));
+}
+
 /* Four rows at a time; where fewer are left, the last one goes again and does not count. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(oscar_type type, int shape, int count, int rows, int dim,
                                                         const float *x, ptrdiff_t x_stride, const unsigned char *m,
@@ -13621,12 +13650,12 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(oscar_type type, int sha
     size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
     const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
     const float *x3 = x + (count > 3 ? 3 * one : 0);
-    int r, c, j, i, size = (int)oscar__type_size(type);
-    for (r = 0; r < rows; r += 4, m += 4 * m_stride) {
+    int r, c, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r += 4, m += 4 * m_stride, out += 4) {
         const unsigned char *m1 = r + 1 < rows ? m + m_stride : m, *m2 = r + 2 < rows ? m1 + m_stride : m1;
         const unsigned char *m3 = r + 3 < rows ? m2 + m_stride : m2;
-        __m512 sum[4][4];
-        for (j = 0; j < shape; j++) sum[j][0] = sum[j][1] = sum[j][2] = sum[j][3] = _mm512_setzero_ps();
+        __m512 sum[16];
+        oscar__no_sums_avx512(sum);
         for (c = 0; c < dim; c += 16) {
             int at = c * size;
             __m512 a = oscar__widen16_avx512(type, OSCAR_F32, m + at), q = _mm512_loadu_ps(x + c);
@@ -13639,16 +13668,15 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(oscar_type type, int sha
                 _mm_prefetch((const char *)m2 + at + ahead, _MM_HINT_T1);
                 _mm_prefetch((const char *)m3 + at + ahead, _MM_HINT_T1);
             }
-            oscar__four_rows_avx512(a, b, d, e, q, sum[0]);
-            if (shape > 1) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x1 + c), sum[1]);
-            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x2 + c), sum[2]);
-            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x3 + c), sum[3]);
+            oscar__four_rows_avx512(a, b, d, e, q, sum);
+            if (shape > 1) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x1 + c), sum + 4);
+            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x2 + c), sum + 8);
+            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x3 + c), sum + 12);
         }
-        for (j = 0; j < shape && j < count; j++) {
-            float products[4];
-            _mm_storeu_ps(products, oscar__sum4_avx512(sum[j]));
-            for (i = 0; i < 4 && r + i < rows; i++) out[(size_t)j * to + (size_t)(r + i)] = products[i];
-        }
+        oscar__put_products_avx512(sum, rows - r, out);
+        if (shape > 1) oscar__put_products_avx512(sum + 4, rows - r, out + to);
+        if (shape > 2) oscar__put_products_avx512(sum + 8, rows - r, out + 2 * to);
+        if (shape > 2 && count > 3) oscar__put_products_avx512(sum + 12, rows - r, out + 3 * to);
     }
 }
 
@@ -13667,13 +13695,18 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(oscar_type type, int sh
                                                          ptrdiff_t m_stride, ptrdiff_t ahead, float *out, size_t to)
 {
     size_t w1 = count > 1 ? one : 0, w2 = count > 2 ? 2 * one : 0, w3 = count > 3 ? 3 * one : 0;
+    float *out1 = out + (count > 1 ? to : 0), *out2 = out + (count > 2 ? 2 * to : 0);
+    float *out3 = out + (count > 3 ? 3 * to : 0);
+    int r, size = (int)oscar__type_size(type), next = wide > 1 ? 16 : 0;
     __m512 sum[4][2];
-    int r, j, size = (int)oscar__type_size(type);
-    for (j = 0; j < shape; j++) {
-        const float *from = out + (size_t)(j < count ? j : 0) * to;
-        sum[j][0] = _mm512_loadu_ps(from);
-        sum[j][1] = wide > 1 ? _mm512_loadu_ps(from + 16) : sum[j][0];
-    }
+    sum[0][0] = _mm512_loadu_ps(out);
+    sum[0][1] = _mm512_loadu_ps(out + next);
+    sum[1][0] = _mm512_loadu_ps(out1);
+    sum[1][1] = _mm512_loadu_ps(out1 + next);
+    sum[2][0] = _mm512_loadu_ps(out2);
+    sum[2][1] = _mm512_loadu_ps(out2 + next);
+    sum[3][0] = _mm512_loadu_ps(out3);
+    sum[3][1] = _mm512_loadu_ps(out3 + next);
     for (r = 0; r < rows; r++, m += m_stride, weight++) {
         __m512 a = oscar__widen16_avx512(type, OSCAR_F32, m), b = a;
         _mm_prefetch((const char *)m + ahead, _MM_HINT_T1);
@@ -13687,10 +13720,14 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(oscar_type type, int sh
         if (shape > 2) sum[3][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[w3]), sum[3][0]);
         if (shape > 2 && wide > 1) sum[3][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[w3]), sum[3][1]);
     }
-    for (j = 0; j < shape && j < count; j++) {
-        _mm512_storeu_ps(out + (size_t)j * to, sum[j][0]);
-        if (wide > 1) _mm512_storeu_ps(out + (size_t)j * to + 16, sum[j][1]);
-    }
+    _mm512_storeu_ps(out, sum[0][0]);
+    if (wide > 1) _mm512_storeu_ps(out + 16, sum[0][1]);
+    if (shape > 1) _mm512_storeu_ps(out1, sum[1][0]);
+    if (shape > 1 && wide > 1) _mm512_storeu_ps(out1 + 16, sum[1][1]);
+    if (shape > 2) _mm512_storeu_ps(out2, sum[2][0]);
+    if (shape > 2 && wide > 1) _mm512_storeu_ps(out2 + 16, sum[2][1]);
+    if (shape > 2 && count > 3) _mm512_storeu_ps(out3, sum[3][0]);
+    if (shape > 2 && count > 3 && wide > 1) _mm512_storeu_ps(out3 + 16, sum[3][1]);
 }
 
 OSCAR__INLINE OSCAR__AVX512 void oscar__combine_avx512(oscar_type type, int shape, int count, int rows, int dim,
