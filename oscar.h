@@ -142,8 +142,8 @@
    prescribed order. Attention is close: |o - ref| / |ref| against double arithmetic over the same bytes is at most 1e-5
    in the scalar code. Vector kernels work in float and round queries and weights to 16 bits of the largest one of a
    group before they multiply codes: at most 1e-3, mostly below 1e-4; lse 1e-3 or 1e-4 of it. With
-   OSCAR_PRECISION_LOW queries are rounded to 8 bits: about 1e-2 where logits have a deviation of 1, in proportion to
-   it. The scalar code and exact rows know no such rounding.
+   OSCAR_PRECISION_LOW queries and weights are rounded to 8 bits: 1e-2 over all heads, as a root mean square, where
+   logits have a deviation of 1, and about in proportion to it. The scalar code and exact rows know no such rounding.
    The rotations file is safetensors, readable by Python's library: layers.i.k.to [Hkv or 1][D][D] (F), .dual (B),
    .mean [Hkv][D], .metric [Hkv or 1][D][D], layers.i.v.to, .dual, and metadata oscar.*.
    A saved sequence: 8 bytes "OSCARSEQ", u32 version (1), u32 layers, u64 hash of the configuration, i64 tokens, i64
@@ -155,7 +155,7 @@
    A create call makes one allocation; oscar_cache_bytes tells its size before. Nothing on the decode path allocates. At
    D = 128 a K or V value takes 2.125 bits, K with page means 2.25; each open sequence owns its exact windows besides:
    sink + recent + page_tokens - 1 + max(1, max_draft) rows a layer.
-   Stack: up to 76 KB in attention (the queries that go over the cache together).
+   Stack: up to 80 KB in attention (the queries that go over the cache together).
 
    == 1.7 THREADS
 
@@ -750,7 +750,8 @@ OSCAR_API oscar_result oscar_page_read(const oscar_layout *layout, const void *p
 /* How the vector kernels of attention round queries and weights before they multiply codes (manual 1.5); rows that are
    not codes, and the scalar code, do not round. DEFAULT = HIGH.
      HIGH   to 16 bits: |o - ref| / |ref| at most 1e-3, as a rule below 1e-4
-     LOW    queries to 8 bits: at most 1e-2 over all heads where logits have a deviation of 1; in 0.8 of the time */
+     LOW    to 8 bits: 1e-2 over all heads, as a root mean square, where logits have a deviation of 1; in 0.7 of the
+            time */
 typedef enum oscar_precision { OSCAR_PRECISION_DEFAULT, OSCAR_PRECISION_HIGH, OSCAR_PRECISION_LOW } oscar_precision;
 
 /* What attends. Query i of q is at position position + i in the sequence.
@@ -1170,6 +1171,21 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #  define OSCAR__AVX2
 #  define OSCAR__AVX512
 #endif
+/* In front of an array on the stack: it starts a cache line, so that no vector lies in two, which costs time. */
+#if defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__LINES __attribute__((aligned(64)))
+#elif defined(_MSC_VER)
+#  define OSCAR__LINES __declspec(align(64))
+#else
+#  define OSCAR__LINES
+#endif
+#if defined(__GNUC__) || defined(__clang__)
+#  define OSCAR__PREFETCH(p) __builtin_prefetch(p)
+#elif defined(OSCAR__HAS_AVX2)
+#  define OSCAR__PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#else
+#  define OSCAR__PREFETCH(p) ((void)0)
+#endif
 #if defined(_MSC_VER)
 #  define OSCAR__INLINE static __forceinline
 #elif defined(__GNUC__) || defined(__clang__)
@@ -1194,8 +1210,8 @@ typedef struct oscar__codes {
 
      widen     `rows` rows of `type` from x on, `stride` bytes apart, rounded to `round`, as out [rows][dim]; finite
                where they are rounded
-     products  out[query][row] = x_query . m_row of floats, strides in bytes
-     combine   out[query][dim] += sum over rows of weight[query][row] m_row
+     products  out[query][row] = x_query . m_row of a type, strides in bytes; ahead: as in oscar__codes
+     combine   out[query][dim] += sum over rows of weight[query][row] m_row, in the order of the rows
      limbs     number `query` of x [dim] -> limb; step and sum of each group [dim / group][4]. What limb holds times
                step is close to x, and sum is exactly its sum. Not finite: step and sum are NaN
      mean      out[query] = what limb holds . bytes [dim]
@@ -1205,18 +1221,22 @@ typedef struct oscar__codes {
                Tokens first[query] .. end[query] - 1 count (both NULL: all), the others get 0. Updates top, in products
                or in capped logits, and sum; 1 if some top grew: then sums of before are to be multiplied by factor
      rescale   acc[query][dim] *= factor[query]
-     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value; two limbs of weights
+     weigh     weights[query][64] times the scales of group g of V -> limb, 512 bytes of four queries, [4 tiles][4 queries]
+               [2][16] where the layout is not a set's own; one limb is unsigned. step and base [4]: the sum over tokens
+               of weight times value is step limb . codes + base
+     blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value. limb, step, base: what weigh made
+               of group 0; they get those of the other groups
 
-   queries: how many score and blend take at a time, 4 or OSCAR__QUERIES; limb, step, low and start are by fours all the
-   same. begin and end, or NULL: called before and after the pages, if they have codes, for `count` queries that go
-   together. */
+   queries: how many score and blend take at a time, 4 or OSCAR__QUERIES; limb, step, low, start and base are by fours
+   all the same. begin and end, or NULL: called before and after the pages, if they have codes, for `count` queries that
+   go together. */
 typedef struct oscar__attend_kernels {
     void (*widen)(oscar_type type, oscar_type round, int rows, int dim, const unsigned char *x, ptrdiff_t stride,
                   float *out);
-    void (*products)(int count, int rows, int dim, const float *x, ptrdiff_t x_stride, const void *m,
-                     ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
-    void (*combine)(int count, int rows, int dim, const float *weight, ptrdiff_t weight_stride, const void *m,
-                    ptrdiff_t m_stride, float *out, ptrdiff_t out_stride);
+    void (*products)(oscar_type type, int count, int rows, int dim, const float *x, ptrdiff_t x_stride, const void *m,
+                     ptrdiff_t m_stride, ptrdiff_t ahead, float *out, ptrdiff_t out_stride);
+    void (*combine)(oscar_type type, int count, int rows, int dim, const float *weight, ptrdiff_t weight_stride,
+                    const void *m, ptrdiff_t m_stride, ptrdiff_t ahead, float *out, ptrdiff_t out_stride);
     void (*limbs)(int limbs, int dim, int group, int query, const float *x, signed char *limb, float *step, float *sum);
     void (*mean)(int limbs, int dim, int group, const unsigned char *bytes, const signed char *limb, const float *step,
                  float *out);
@@ -1225,7 +1245,10 @@ typedef struct oscar__attend_kernels {
     int (*softmax)(int count, float scale, float cap, const int *first, const int *end, float *score, float *top,
                    float *sum, float *factor);
     void (*rescale)(int count, int dim, const float *factor, float *acc);
-    void (*blend)(int count, const oscar__codes *v, const float *weight, float *acc);
+    void (*weigh)(int count, int limbs, const oscar__codes *v, int g, const float *weight, signed char *limb,
+                  float *step, float *base);
+    void (*blend)(int count, int limbs, const oscar__codes *v, const float *weight, signed char *limb, float *step,
+                  float *base, float *acc);
     int queries;
     void (*begin)(int count);
     void (*end)(void);
@@ -6884,7 +6907,7 @@ static void oscar__softmax_join(oscar__softmax *a, const oscar__softmax *b)
 
 enum {
     OSCAR__QUERIES = 16,      /* queries that go together, */
-    OSCAR__VALUES = 2048,     /* and their channels: 2 queries of OSCAR__DIM_MAX. So the stack stays below 64 KB */
+    OSCAR__VALUES = 2048,     /* and their channels: 2 queries of OSCAR__DIM_MAX. So the stack stays below 80 KB */
     OSCAR__ROW_VALUES = 1024  /* channels of converted rows: at least one row */
 };
 
@@ -6903,7 +6926,7 @@ typedef struct oscar__queries {
 /* A partial result: the sums of each query, in acc [count][v_dim]. */
 typedef struct oscar__partial {
     oscar__softmax of[OSCAR__QUERIES];
-    double acc[OSCAR__VALUES];
+    OSCAR__LINES double acc[OSCAR__VALUES];
 } oscar__partial;
 
 static void oscar__partial_begin(const oscar__queries *q, oscar__partial *p)
@@ -7066,11 +7089,13 @@ static void oscar__row_products(int rows, int dim, const float *q, const double 
     for (; r < rows; r++) out[r] = oscar__product(dim, q, x + r * dim);
 }
 
-/* K or V rows of one KV head: of a view, rounded to `type` on reading, or `exact` of a page, in `type`. */
+/* K or V rows of one KV head: of a view, rounded to `type` on reading, or `exact` of a page, in `type`; from there to
+   what is read next it is `ahead` bytes. */
 typedef struct oscar__rows {
     const oscar_view *view;
     int heads, head, dim;
     const unsigned char *exact;
+    ptrdiff_t ahead;
     oscar_type type;
 } oscar__rows;
 
@@ -7188,9 +7213,11 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
 /* The same in float where the instruction set has kernels for it (oscar__attend_kernels), for four queries at a time
    and 64 tokens of a KV head. Products with codes are sums of integers: q', and the weights of a block times the scales
    of V, are rounded to 16 bits of the largest one of a query and group, and split into signed bytes, n = 256 high +
-   low. With one limb q' is rounded to 8 bits; 8 bits of the weights would cost more than 1e-2 of the output.
-   Minimum, or centre, multiplies the sum of the rounded numbers, so a product is exact for the rounded
-   query, and an output for the rounded weights. The order of operations of a query does not depend on the others. */
+   low. With one limb q' is rounded to a signed byte, and weights, which are not negative, to an unsigned one: 7 bits
+   would cost more than 1e-2 of the output. A product is exact for the rounded query, since the minimum, or the centre,
+   multiplies the sum of the rounded numbers; of values only what differs from the middle of the codes meets rounded
+   weights. The order of operations of a query does not
+   depend on the others. */
 typedef struct oscar__vectors {
     const oscar__attend_kernels *kernels;
     int limbs, count, dim;                     /* queries, and channels of V */
@@ -7199,7 +7226,9 @@ typedef struct oscar__vectors {
     float top[OSCAR__QUERIES], sum[OSCAR__QUERIES], factor[OSCAR__QUERIES];
     int whole, first[OSCAR__QUERIES], end[OSCAR__QUERIES];   /* tokens of the block that a query sees; whole: all */
     int64_t last_start;                        /* from there on all queries see all of a page */
-    float score[OSCAR__QUERIES][OSCAR__BLOCK];
+    OSCAR__LINES float score[OSCAR__QUERIES][OSCAR__BLOCK];
+    float step[OSCAR__QUERIES], base[OSCAR__QUERIES];        /* of weights of the block, by fours */
+    OSCAR__LINES signed char limb[OSCAR__QUERIES / 4][4 * 128];
 } oscar__vectors;
 
 /* The floats stand in the memory of the doubles that they become at the end: half of it, or all with padding. */
@@ -7291,8 +7320,8 @@ static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const os
     }
     if (pair && pair->kind == OSCAR_DENSE)
         for (j = 0; j < v->count; j += 4)
-            v->kernels->products(oscar__four_count(v, j), dim, dim, o + j * dim, row, oscar__pair_dual(pair), row,
-                                 back + j * dim, row);
+            v->kernels->products(OSCAR_F32, oscar__four_count(v, j), dim, dim, o + j * dim, row,
+                                 oscar__pair_dual(pair), row, 0, back + j * dim, row);
     else memcpy(back, o, (size_t)values * sizeof(float));
     for (c = 0; c < values; c += 16) {
         double wide[16];
@@ -7302,23 +7331,41 @@ static OSCAR__NOINLINE void oscar__vectors_end(const oscar__vectors *v, const os
     }
 }
 
-/* The rows of a block, as they are or a few at a time as floats in the room [OSCAR__ROW_VALUES]. */
-static const void *oscar__vectors_rows(const oscar__vectors *v, const oscar__rows *rows, int64_t first, int count,
-                                       float *room, ptrdiff_t *stride)
+/* Rows as kernels take them. count: how many at a time. */
+typedef struct oscar__vector_rows {
+    const void *at;
+    oscar_type type;
+    ptrdiff_t stride, ahead;
+    int count;
+} oscar__vector_rows;
+
+/* Rows from `first` on, at most `left`: as they are, or where they are to be rounded to another type as floats in the
+   room [OSCAR__ROW_VALUES]. */
+static oscar__vector_rows oscar__vectors_rows(const oscar__vectors *v, const oscar__rows *rows, int64_t first, int left,
+                                              float *room)
 {
-    oscar_type type = rows->exact ? rows->type : rows->view->type, round = rows->exact ? OSCAR_F32 : rows->type;
+    oscar_type round = rows->exact ? OSCAR_F32 : rows->type;
+    oscar__vector_rows out;
     const unsigned char *at = rows->exact;
-    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)oscar__type_size(type);
-    if (at) at += first * *stride;
+    out.type = rows->exact ? rows->type : rows->view->type;
+    out.stride = (ptrdiff_t)rows->dim * (ptrdiff_t)oscar__type_size(out.type);
+    out.count = left;
+    if (at) at += first * out.stride;
     else {
         at = (const unsigned char *)oscar__view_at(rows->view, rows->heads, rows->dim, first, rows->head);
-        if (rows->view->token_stride) *stride = rows->view->token_stride * (ptrdiff_t)oscar__type_size(type);
-        else *stride *= rows->heads;
+        if (rows->view->token_stride) out.stride = rows->view->token_stride * (ptrdiff_t)oscar__type_size(out.type);
+        else out.stride *= rows->heads;
     }
-    if (oscar__type_size(type) == 4 && oscar__type_size(round) == 4) return at;
-    v->kernels->widen(type, round, count, rows->dim, at, *stride, room);
-    *stride = (ptrdiff_t)rows->dim * (ptrdiff_t)sizeof(float);
-    return room;
+    out.at = at;
+    out.ahead = rows->exact ? rows->ahead : OSCAR__BLOCK * out.stride;
+    if (oscar__type_size(round) == 4 || round == out.type) return out;
+    out.count = oscar__smaller(left, OSCAR__ROW_VALUES / rows->dim);
+    v->kernels->widen(out.type, round, out.count, rows->dim, at, out.stride, room);
+    out.at = room;
+    out.type = OSCAR_F32;
+    out.stride = (ptrdiff_t)rows->dim * (ptrdiff_t)sizeof(float);
+    out.ahead = 0;
+    return out;
 }
 
 /* Products of the block that starts at row `first`, of which queries see the first `tokens`. */
@@ -7326,31 +7373,54 @@ static OSCAR__NOINLINE void oscar__vectors_score_rows(oscar__vectors *v, const o
                                                       int64_t first, int tokens)
 {
     float room[OSCAR__ROW_VALUES];
-    int at, f, most = OSCAR__ROW_VALUES / k->dim;
-    ptrdiff_t stride, row = (ptrdiff_t)((size_t)k->dim * sizeof(float));
-    for (at = 0; at < tokens; at += most) {
-        int count = oscar__smaller(most, tokens - at);
-        const void *rows = oscar__vectors_rows(v, k, first + at, count, room, &stride);
+    int at, f;
+    ptrdiff_t row = (ptrdiff_t)((size_t)k->dim * sizeof(float));
+    oscar__vector_rows r;
+    for (at = 0; at < tokens; at += r.count) {
+        r = oscar__vectors_rows(v, k, first + at, tokens - at, room);
         for (f = 0; f < v->count; f += 4)
-            if (oscar__vectors_four(v, f))
-                v->kernels->products(oscar__four_count(v, f), count, k->dim, q->q + f * k->dim, row, rows, stride,
-                                     v->score[f] + at, (ptrdiff_t)sizeof v->score[0]);
+            v->kernels->products(r.type, oscar__four_count(v, f), r.count, k->dim, q->q + f * k->dim, row, r.at,
+                                 r.stride, r.ahead, v->score[f] + at, (ptrdiff_t)sizeof v->score[0]);
     }
 }
 
+/* acc of `count` queries from query f on += their weights times rows from .. end - 1 of the block, of which r has the
+   rows from token `at` on. */
+static void oscar__vectors_add(const oscar__vectors *v, const oscar__vector_rows *r, int at, int f, int count, int from,
+                               int end)
+{
+    ptrdiff_t row = (ptrdiff_t)((size_t)v->dim * sizeof(float));
+    if (from < at) from = at;
+    if (end > at + r->count) end = at + r->count;
+    if (from < end)
+        v->kernels->combine(r->type, count, end - from, v->dim, v->score[f] + from, (ptrdiff_t)sizeof v->score[0],
+                            (const unsigned char *)r->at + (from - at) * r->stride, r->stride, r->ahead,
+                            v->acc + f * v->dim, row);
+}
+
+/* Each query takes in the rows that it sees and no others, since a weight of 0 times what is not finite is not 0: those
+   that all four see together, what comes before and after one by one. */
 static OSCAR__NOINLINE void oscar__vectors_blend_rows(oscar__vectors *v, const oscar__rows *values, int64_t first,
                                                       int tokens)
 {
     float room[OSCAR__ROW_VALUES];
-    int at, f, most = OSCAR__ROW_VALUES / values->dim;
-    ptrdiff_t stride, row = (ptrdiff_t)((size_t)v->dim * sizeof(float));
-    for (at = 0; at < tokens; at += most) {
-        int count = oscar__smaller(most, tokens - at);
-        const void *rows = oscar__vectors_rows(v, values, first + at, count, room, &stride);
-        for (f = 0; f < v->count; f += 4)
-            if (oscar__vectors_four(v, f))
-                v->kernels->combine(oscar__four_count(v, f), count, v->dim, v->score[f] + at,
-                                    (ptrdiff_t)sizeof v->score[0], rows, stride, v->acc + f * v->dim, row);
+    int at, f, j;
+    oscar__vector_rows r;
+    for (at = 0; at < tokens; at += r.count) {
+        r = oscar__vectors_rows(v, values, first + at, tokens - at, room);
+        for (f = 0; f < v->count; f += 4) {
+            int count = oscar__four_count(v, f), from = 0, end = OSCAR__BLOCK;
+            for (j = f; j < f + count && !v->whole; j++) {
+                if (v->first[j] > from) from = v->first[j];
+                if (v->end[j] < end) end = v->end[j];
+            }
+            if (end < from) end = from;   /* none that all see */
+            for (j = f; j < f + count && !v->whole; j++)
+                oscar__vectors_add(v, &r, at, j, 1, v->first[j], oscar__smaller(from, v->end[j]));
+            oscar__vectors_add(v, &r, at, f, count, from, end);
+            for (j = f; j < f + count && !v->whole; j++)
+                oscar__vectors_add(v, &r, at, j, 1, v->first[j] > end ? v->first[j] : end, v->end[j]);
+        }
     }
 }
 
@@ -7570,8 +7640,8 @@ static OSCAR__NOINLINE void oscar__vector_queries_begin(const oscar__attend_kern
     if (pair.kind == OSCAR_DENSE) memset(rotated, 0, (size_t)(q->count * dim) * sizeof(float));
     else memcpy(rotated, q->q, (size_t)(q->count * dim) * sizeof(float));
     for (f = 0; f < q->count && pair.kind == OSCAR_DENSE; f += 4)
-        kernels->combine(oscar__smaller(q->count - f, 4), dim, dim, q->q + f * dim, row, oscar__pair_dual(&pair), row,
-                         rotated + f * dim, row);
+        kernels->combine(OSCAR_F32, oscar__smaller(q->count - f, 4), dim, dim, q->q + f * dim, row,
+                         oscar__pair_dual(&pair), row, 0, rotated + f * dim, row);
     for (j = 0; j < q->count; j++) {
         float *step = out->step + j / 4 * 4 * groups, *low = out->low + j / 4 * 4 * groups, *x = rotated + j * dim;
         double mean = 0, all = 0;
@@ -7640,64 +7710,119 @@ static oscar__vector_side oscar__vector_side_of(const oscar_layout *l, int is_k)
 static void oscar__vector_side_at(oscar__vector_side *s, const unsigned char *head, int first, ptrdiff_t ahead)
 {
     s->rows.exact = head + s->at;
+    s->rows.ahead = ahead;
     s->codes.codes = head + s->at + (size_t)(first / OSCAR__TILE) * s->tile_bytes;
     s->codes.scale = s->scale == OSCAR_ABSENT ? NULL : head + s->scale + 2 * (size_t)first;   /* 16 bits: no scales */
     s->codes.minimum = s->minimum == OSCAR_ABSENT ? NULL : head + s->minimum + 2 * (size_t)first;
     s->codes.ahead = ahead;
 }
 
-/* One block of a page, from token `first` on, at which k and v are. */
-static void oscar__vectors_page_block(const oscar__queries *q, const oscar__vector_queries *p, int first,
-                                      const oscar__vector_side *k, const oscar__vector_side *values, oscar__vectors *v)
+/* A block of a page list: of which page and part of a head, from which token on, at which position; where the same is
+   in what comes next. */
+typedef struct oscar__vector_place {
+    const unsigned char *page, *head;
+    ptrdiff_t ahead;
+    int first;
+    int64_t position;
+} oscar__vector_place;
+
+/* Block n of the pages that end before page `end`; the next head starts at page `start`. */
+static oscar__vector_place oscar__vector_place_of(const oscar_layout *l, const oscar_page_list *list, int head,
+                                                  int64_t start, int64_t end, int64_t n)
 {
-    int f, count, groups = k->codes.dim / k->codes.group;
-    if (k->codes.bits == 16) oscar__vectors_score_rows(v, q, &k->rows, first, OSCAR__BLOCK);
-    for (f = 0; f < v->count && k->codes.bits != 16; f += v->kernels->queries) {
-        count = oscar__smaller(v->count - f, v->kernels->queries);
-        if (oscar__vectors_any(v, f, count))
-            v->kernels->score(count, v->limbs, &k->codes, p->limb + 2 * f * k->codes.dim, p->step + f * groups,
-                              p->low + f * groups, p->start[f / 4], v->score[f]);
+    int64_t blocks = l->page_tokens / OSCAR__BLOCK, i = n / blocks;
+    size_t part = (size_t)head * l->head_bytes;
+    oscar__vector_place out;
+    const unsigned char *next;
+    out.page = oscar__page_at(l, list, i);
+    out.head = next = out.page + part;
+    out.first = (int)(n - i * blocks) * OSCAR__BLOCK;
+    out.position = list->position + n * OSCAR__BLOCK;
+    if (i + 1 < end) {
+        const unsigned char *page = oscar__page_at(l, list, i + 1), *mean = page + l->mean;
+        int c, row = l->layer.k_page_mean > 0 && !out.first ? l->layer.k_dim : 0;
+        for (c = 0; c < row; c += 64) OSCAR__PREFETCH(mean + head * row + c);
+        if (row) OSCAR__PREFETCH(page + l->mean_scale + 2 * head);
+        next = page + part;
+    } else if (head + 1 < l->layer.kv_heads) next = oscar__page_at(l, list, start) + part + l->head_bytes;
+    out.ahead = (ptrdiff_t)((intptr_t)next - (intptr_t)out.head);
+    return out;
+}
+
+/* Products of the block at a place. All queries: which of them see it is not asked before softmax. */
+static void oscar__vectors_score(const oscar_layout *l, const oscar__vector_place *place, const oscar__queries *q,
+                                 int is_first, oscar__vector_side *k, oscar__vector_queries *p, oscar__vectors *v)
+{
+    int f, groups = k->codes.dim / k->codes.group;
+    oscar__vector_side_at(k, place->head, place->first, place->ahead);
+    if (k->codes.bits == 16) {
+        oscar__vectors_score_rows(v, q, &k->rows, place->first, OSCAR__BLOCK);
+        return;
     }
+    if (is_first || (l->layer.k_page_mean > 0 && !place->first))
+        oscar__vector_queries_page(v->kernels, v->limbs, l, place->page, q, p);
+    for (f = 0; f < v->count; f += v->kernels->queries)
+        v->kernels->score(oscar__smaller(v->count - f, v->kernels->queries), v->limbs, &k->codes,
+                          p->limb + 2 * f * k->codes.dim, p->step + f * groups, p->low + f * groups, p->start[f / 4],
+                          v->score[f]);
+}
+
+/* Weights of the block at which values are, and their limbs for the first group. */
+static void oscar__vectors_weigh(const oscar__vector_side *values, oscar__vectors *v)
+{
+    int f;
     oscar__vectors_softmax(v);
+    for (f = 0; f < v->count && values->codes.bits != 16; f += 4)
+        if (v->kernels->queries > 4 || oscar__vectors_four(v, f))
+            v->kernels->weigh(oscar__four_count(v, f), v->limbs, &values->codes, 0, v->score[f], v->limb[f / 4],
+                              v->step + f, v->base + f);
+}
+
+static void oscar__vectors_blend(const oscar__vector_side *values, int first, oscar__vectors *v)
+{
+    int f;
     if (values->codes.bits == 16) oscar__vectors_blend_rows(v, &values->rows, first, OSCAR__BLOCK);
     for (f = 0; f < v->count && values->codes.bits != 16; f += v->kernels->queries) {
-        count = oscar__smaller(v->count - f, v->kernels->queries);
+        int count = oscar__smaller(v->count - f, v->kernels->queries);
         if (oscar__vectors_any(v, f, count))
-            v->kernels->blend(count, &values->codes, v->score[f], v->acc + f * v->dim);
+            v->kernels->blend(count, v->limbs, &values->codes, v->score[f], v->limb[f / 4], v->step + f, v->base + f,
+                              v->acc + f * v->dim);
     }
 }
 
-/* oscar__attend_page_list. room: double [OSCAR__VALUES], for 2 bytes [queries, rounded up to fours][k_dim] and a vector
-   that reads beyond. */
+/* oscar__attend_page_list. room: double [OSCAR__VALUES], for 2 bytes [queries, rounded up to fours][k_dim] and a
+   vector that reads beyond. Products of the next block
+   come between the weights of a block, where a number waits for the one before, and the sums of its values; they take
+   the place of the weights where one group has made limbs of them. */
 static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const oscar_layout *l,
                                  const oscar_page_list *list, int64_t first, int64_t end, const oscar__queries *q,
                                  signed char *room, oscar__partial *out)
 {
     oscar_pair pair = oscar__pair_of(l->layer.v, q->head, l->layer.v_dim);
-    int64_t start = oscar__window_start(&l->layer, q->position[0]), i;
-    size_t part = (size_t)q->head * l->head_bytes;
+    int64_t blocks = l->page_tokens / OSCAR__BLOCK, n = first * blocks;
+    int64_t hidden = (oscar__window_start(&l->layer, q->position[0]) - list->position) / OSCAR__BLOCK;
     oscar__vector_side k = oscar__vector_side_of(l, 1), values = oscar__vector_side_of(l, 0);
+    int early = l->layer.v_bits != 16 && l->layer.v_group == l->layer.v_dim;
+    oscar__vector_place place, next;
     oscar__vector_queries p;
     oscar__vectors v;
-    int b, codes = l->layer.k_bits != 16 || l->layer.v_bits != 16;
+    int codes = l->layer.k_bits != 16 || l->layer.v_bits != 16;
     oscar__vectors_begin(kernels, q, out, &v);
     room += (OSCAR__ALIGN - (uintptr_t)room % OSCAR__ALIGN) % OSCAR__ALIGN;
     if (l->layer.k_bits != 16) oscar__vector_queries_begin(kernels, v.limbs, q, room, &p);
     if (kernels->begin && codes) kernels->begin(v.count);
-    for (i = first; i < end; i++) {
-        const unsigned char *page = oscar__page_at(l, list, i), *head = page + part, *next = head;
-        int64_t at = list->position + i * l->page_tokens;
-        if (i + 1 < end) next = oscar__page_at(l, list, i + 1) + part;
-        else if (q->head + 1 < l->layer.kv_heads) next = oscar__page_at(l, list, first) + part + l->head_bytes;
-        if (l->layer.k_bits != 16 && (l->layer.k_page_mean > 0 || i == first))
-            oscar__vector_queries_page(kernels, v.limbs, l, page, q, &p);
-        for (b = 0; b < l->page_tokens; b += OSCAR__BLOCK) {
-            if (at + b + OSCAR__BLOCK <= start) continue;
-            oscar__vectors_see(&v, q, at + b, OSCAR__BLOCK, 0);
-            oscar__vector_side_at(&k, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
-            oscar__vector_side_at(&values, head, b, (ptrdiff_t)((intptr_t)next - (intptr_t)head));
-            oscar__vectors_page_block(q, &p, b, &k, &values, &v);
-        }
+    if (hidden > n) n = hidden;
+    place = oscar__vector_place_of(l, list, q->head, first, end, n);
+    oscar__vectors_score(l, &place, q, 1, &k, &p, &v);
+    for (; n < end * blocks; n++, place = next) {
+        oscar__vectors_see(&v, q, place.position, OSCAR__BLOCK, 0);
+        oscar__vector_side_at(&values, place.head, place.first, place.ahead);
+        oscar__vectors_weigh(&values, &v);
+        next = place;
+        if (n + 1 < end * blocks) next = oscar__vector_place_of(l, list, q->head, first, end, n + 1);
+        if (early && n + 1 < end * blocks) oscar__vectors_score(l, &next, q, 0, &k, &p, &v);
+        oscar__vectors_blend(&values, place.first, &v);
+        if (!early && n + 1 < end * blocks) oscar__vectors_score(l, &next, q, 0, &k, &p, &v);
     }
     if (kernels->end && codes) kernels->end();
     oscar__vectors_end(&v, l->layer.v_bits != 16 && !l->layer.v_folded ? &pair : NULL, out);
@@ -11279,8 +11404,9 @@ OSCAR__AVX2 static double oscar__weigh_row_avx2(size_t count, double total, cons
 
 /* -- attention -- */
 
-/* The largest whole number of the limbs. */
+/* The largest whole number of the limbs of a query, and of a weight. */
 OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
+OSCAR__INLINE float oscar__weights_most(int limbs) { return limbs > 1 ? 32639.0f : 255.0f; }
 
 /* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
 #define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
@@ -11300,6 +11426,20 @@ OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f :
     }
 #define OSCAR__UNPACK(...) __VA_ARGS__
 
+/* Calls f(type, 1, 2 or 4 queries, ...) with these two as constants. */
+#define OSCAR__BY_TYPE(f, type, count, arguments) \
+    switch (((type) == OSCAR_BF16 ? 3 : (type) == OSCAR_F16 ? 6 : 0) + ((count) < 3 ? (count) - 1 : 2)) { \
+    case 0: f(OSCAR_F32, 1, OSCAR__UNPACK arguments); break; \
+    case 1: f(OSCAR_F32, 2, OSCAR__UNPACK arguments); break; \
+    case 2: f(OSCAR_F32, 4, OSCAR__UNPACK arguments); break; \
+    case 3: f(OSCAR_BF16, 1, OSCAR__UNPACK arguments); break; \
+    case 4: f(OSCAR_BF16, 2, OSCAR__UNPACK arguments); break; \
+    case 5: f(OSCAR_BF16, 4, OSCAR__UNPACK arguments); break; \
+    case 6: f(OSCAR_F16, 1, OSCAR__UNPACK arguments); break; \
+    case 7: f(OSCAR_F16, 2, OSCAR__UNPACK arguments); break; \
+    default: f(OSCAR_F16, 4, OSCAR__UNPACK arguments); break; \
+    }
+
 /* sum += codes . four signed bytes, the same ones for all lanes, in 16 bits: products of two neighbours together, at
    most 2 * 3 * 128, or 2 * 15 * 128. gcc would take the broadcasts out of loops and keep them on the stack, and
    change the order of sums so that products wait there, too. */
@@ -11318,6 +11458,22 @@ OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_avx2(__m256i sum, __m256i codes, co
 #endif
 }
 
+/* The same for four unsigned bytes: at most 2 * 3 * 255, or 2 * 15 * 255. Codes are the signed operand. */
+OSCAR__INLINE OSCAR__AVX2 __m256i oscar__dot_weights_avx2(__m256i sum, __m256i codes, const signed char *four)
+{
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __m256i all;
+    __asm__("vpbroadcastd {%3, %1|%1, %3}\n\tvpmaddubsw {%2, %1, %1|%1, %1, %2}\n\tvpaddw {%1, %0, %0|%0, %0, %1}"
+            : "+x"(sum), "=&x"(all) : "x"(codes), "m"(*(const bytes *)four));
+    return sum;
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_set1_epi32(word), codes));
+#endif
+}
+
 /* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__plane_avx2(int count, int limbs, __m256i codes, const signed char *limb,
                                                  __m256i *sum)
@@ -11330,6 +11486,20 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__plane_avx2(int count, int limbs, __m256i c
     if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx2(sum[5], codes, limb + 80);
     if (count > 2) sum[6] = oscar__dot_avx2(sum[6], codes, limb + 96);
     if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx2(sum[7], codes, limb + 112);
+}
+
+/* The same of V, where one limb is unsigned. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__plane_weights_avx2(int count, int limbs, __m256i codes, const signed char *limb,
+                                                         __m256i *sum)
+{
+    if (limbs > 1) {
+        oscar__plane_avx2(count, limbs, codes, limb, sum);
+        return;
+    }
+    sum[0] = oscar__dot_weights_avx2(sum[0], codes, limb);
+    if (count > 1) sum[2] = oscar__dot_weights_avx2(sum[2], codes, limb + 32);
+    if (count > 2) sum[4] = oscar__dot_weights_avx2(sum[4], codes, limb + 64);
+    if (count > 2) sum[6] = oscar__dot_weights_avx2(sum[6], codes, limb + 96);
 }
 
 /* 8 lanes of 16 codes: half a line of 2 bits at p, or halves of two lines of 4 bits at p and p + second. */
@@ -11345,6 +11515,21 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__sixteen_avx2(int bits, int count, int limb
     oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 8, sum);
     word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
     oscar__plane_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 12, sum);
+}
+
+/* The same of V. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__sixteen_weights_avx2(int bits, int count, int limbs, const unsigned char *p,
+                                                           size_t second, const signed char *limb, __m256i *sum)
+{
+    __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
+    __m256i word = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 4, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_loadu_si256((const __m256i *)(const void *)(p + second));
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 8, sum);
+    word = bits == 2 ? _mm256_srli_epi32(word, 2) : _mm256_srli_epi32(word, 4);
+    oscar__plane_weights_avx2(count, limbs, _mm256_and_si256(word, mask), limb + 12, sum);
 }
 
 /* How many sixteens a sum of 16 bits holds: 8 of 2 bits (8 * 4 * 768), 2 of 4 bits (2 * 4 * 3840). */
@@ -11481,43 +11666,45 @@ OSCAR__INLINE OSCAR__AVX2 __m128 oscar__largest4_avx2(const __m256 *x)
 /* 8 whole numbers n -> their limbs: n = 256 high + low, low in -128 .. 127; or n itself. */
 OSCAR__INLINE OSCAR__AVX2 void oscar__split_avx2(int limbs, __m256i n, signed char *limb)
 {
+    const __m256i byte = _mm256_set1_epi32(255);   /* signed bytes and unsigned ones alike */
     __m256i high = n, low = n, bytes;
     if (limbs > 1) {
         high = _mm256_srai_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(128)), 8);
         low = _mm256_sub_epi32(n, _mm256_slli_epi32(high, 8));
     }
-    bytes = _mm256_packs_epi32(high, low);   /* in each half four of high, four of low */
-    bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(bytes, bytes), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+    bytes = _mm256_packs_epi32(_mm256_and_si256(high, byte), _mm256_and_si256(low, byte));   /* in each half 4 and 4 */
+    bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(bytes, bytes), _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
     _mm_storel_epi64((__m128i *)(void *)limb, _mm256_castsi256_si128(bytes));
     if (limbs > 1)
         _mm_storel_epi64((__m128i *)(void *)(limb + 16), _mm_srli_si128(_mm256_castsi256_si128(bytes), 8));
 }
 
-/* Weights of a block and a group as limbs [4 tiles][4 queries][2][16]; step and base of each query, so that the sum
-   over tokens of weight times value is step (limbs . codes) + base. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__blend_limbs_avx2(int count, int limbs, const oscar__codes *v,
-                                                       const unsigned char *scales, const unsigned char *minima,
-                                                       const float *weight, signed char *limb, float *step, float *base)
+static OSCAR__AVX2 void oscar__attend_weigh_avx2(int count, int limbs, const oscar__codes *v, int g,
+                                                 const float *weight, signed char *limb, float *step, float *base)
 {
-    __m256 s[8], x[4][8], most[4], sum[4];
+    const unsigned char *scales = v->scale + 2 * g * v->tokens;
+    const unsigned char *minima = v->minimum ? v->minimum + 2 * g * v->tokens : NULL;
+    __m256 s[8], x[4][8], most[4], sum[4], middle[4];
     __m128 top, some;
     float inverse[4];
     int j, t;
     for (t = 0; t < 8; t++) s[t] = oscar__abs_avx2(oscar__halves_avx2(scales + 16 * t));
     for (j = 0; j < 4; j++) {
         const float *row = weight + (j < count ? j : 0) * OSCAR__BLOCK;
-        most[j] = sum[j] = _mm256_setzero_ps();
+        most[j] = sum[j] = middle[j] = _mm256_setzero_ps();
         for (t = 0; t < 8; t++) {
             x[j][t] = _mm256_mul_ps(_mm256_loadu_ps(row + 8 * t), s[t]);
             most[j] = _mm256_max_ps(most[j], x[j][t]);
-            if (minima)
-                sum[j] = _mm256_fmadd_ps(_mm256_loadu_ps(row + 8 * t), oscar__halves_avx2(minima + 16 * t), sum[j]);
+            if (minima)   /* what the codes' middle stands for */
+                middle[j] = _mm256_fmadd_ps(_mm256_loadu_ps(row + 8 * t),
+                                            _mm256_fmadd_ps(s[t], _mm256_set1_ps(v->centre),
+                                                            oscar__halves_avx2(minima + 16 * t)), middle[j]);
         }
     }
     top = oscar__largest4_avx2(most);
     some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
-    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
-    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__weights_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__weights_most(limbs))));
     _mm_storeu_ps(step, top);
     for (j = 0; j < count; j++) {
         __m256i all = _mm256_setzero_si256();
@@ -11526,10 +11713,10 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_limbs_avx2(int count, int limbs, con
             all = _mm256_add_epi32(all, n);
             oscar__split_avx2(limbs, n, limb + 128 * (t / 2) + 32 * j + 8 * (t % 2));
         }
-        if (!minima) sum[j] = _mm256_cvtepi32_ps(all);
+        sum[j] = _mm256_cvtepi32_ps(all);
     }
-    some = oscar__sum4_avx2(sum);
-    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    some = _mm_mul_ps(_mm_mul_ps(oscar__sum4_avx2(sum), _mm_set1_ps(-v->centre)), top);
+    if (minima) some = _mm_add_ps(some, oscar__sum4_avx2(middle));
     _mm_storeu_ps(base, some);
 }
 
@@ -11540,17 +11727,14 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_add_avx2(__m256 total, float step, f
 }
 
 OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs, const oscar__codes *v,
-                                                 const float *weight, float *acc)
+                                                 const float *weight, signed char *limb, float *step, float *base,
+                                                 float *acc)
 {
     size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
-    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
-    signed char limb[4 * 128];
-    float step[4], base[4];
-    int at, c, tile;
-    for (at = 0; at < v->dim; at += v->group) {
-        oscar__blend_limbs_avx2(count, limbs, v, scales, minima, weight, limb, step, base);
-        scales += 2 * v->tokens;
-        if (minima) minima += 2 * v->tokens;
+    const unsigned char *p = v->codes;
+    int g, c, tile;
+    for (g = 0; g * v->group < v->dim; g++) {
+        if (g) oscar__attend_weigh_avx2(count, limbs, v, g, weight, limb, step, base);
         for (c = 0; c < v->group; c += 8, p += 32, acc += 8) {
             __m256i sum[8], all[8];
             oscar__zeros_avx2(sum);
@@ -11558,8 +11742,9 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs,
             for (tile = 0; tile < 4; tile++) {
                 const unsigned char *line = p + (size_t)tile * tile_bytes;
                 _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
-                oscar__sixteen_avx2(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
-                if (bits == 4 && tile == 1) oscar__drain_avx2(count, limbs, sum, all);
+                oscar__sixteen_weights_avx2(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+                /* one limb of 4 bits: 4 * 7650 a tile; two: 4 * 3840; of 2 bits all four fit */
+                if (bits == 4 && (limbs == 1 ? tile < 3 : tile == 1)) oscar__drain_avx2(count, limbs, sum, all);
             }
             oscar__drain_avx2(count, limbs, sum, all);
             oscar__blend_add_avx2(oscar__total_avx2(limbs, all), step[0], base[0], acc);
@@ -11570,10 +11755,10 @@ OSCAR__INLINE OSCAR__AVX2 void oscar__blend_avx2(int bits, int count, int limbs,
     }
 }
 
-static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, const oscar__codes *v, const float *weight,
-                                                 float *acc)
+static OSCAR__AVX2 void oscar__attend_blend_avx2(int count, int limbs, const oscar__codes *v, const float *weight,
+                                                 signed char *limb, float *step, float *base, float *acc)
 {
-    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, 2, (v, weight, acc))
+    OSCAR__BY_SHAPE(oscar__blend_avx2, v->bits, count, limbs, (v, weight, limb, step, base, acc))
 }
 
 static OSCAR__AVX2 void oscar__attend_limbs_avx2(int limbs, int dim, int group, int query, const float *x,
@@ -11743,100 +11928,121 @@ static OSCAR__AVX2 void oscar__attend_widen_avx2(oscar_type type, oscar_type rou
         for (c = 0; c < dim; c += 8) _mm256_storeu_ps(out + c, oscar__widen8_avx2(type, round, x + c * size));
 }
 
-/* The products of each row with the queries. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
-                                                    const char *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+/* The sums of two rows += their products with a query. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__two_rows_avx2(__m256 a, __m256 b, const float *x, __m256 *sum, __m256 *next)
+{
+    __m256 q = _mm256_loadu_ps(x);
+    *sum = _mm256_fmadd_ps(a, q, *sum);
+    *next = _mm256_fmadd_ps(b, q, *next);
+}
+
+/* Two rows at a time; where one is left, it goes twice and counts once. */
+OSCAR__INLINE OSCAR__AVX2 void oscar__products_avx2(oscar_type type, int shape, int count, int rows, int dim,
+                                                    const float *x, ptrdiff_t x_stride, const unsigned char *m,
+                                                    ptrdiff_t m_stride, ptrdiff_t ahead, float *out,
+                                                    ptrdiff_t out_stride)
 {
     size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
     const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
     const float *x3 = x + (count > 3 ? 3 * one : 0);
-    int r, c;
-    for (r = 0; r < rows; r++, m += m_stride, out++) {
-        __m256 sum[4];
-        float products[4];
-        sum[0] = sum[1] = sum[2] = sum[3] = _mm256_setzero_ps();
+    int r, c, j, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r += 2, m += 2 * m_stride) {
+        const unsigned char *m1 = r + 1 < rows ? m + m_stride : m;
+        __m256 sum[4], next[4];
+        float products[8];
+        sum[0] = sum[1] = sum[2] = sum[3] = next[0] = next[1] = next[2] = next[3] = _mm256_setzero_ps();
         for (c = 0; c < dim; c += 8) {
-            __m256 row = _mm256_loadu_ps((const float *)(const void *)(m + (size_t)c * sizeof(float)));
-            sum[0] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x + c), sum[0]);
-            if (count > 1) sum[1] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x1 + c), sum[1]);
-            if (count > 2) sum[2] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x2 + c), sum[2]);
-            if (count > 3) sum[3] = _mm256_fmadd_ps(row, _mm256_loadu_ps(x3 + c), sum[3]);
+            int at = c * size;
+            __m256 a = oscar__widen8_avx2(type, OSCAR_F32, m + at), b = oscar__widen8_avx2(type, OSCAR_F32, m1 + at);
+            if (at % 64 == 0) _mm_prefetch((const char *)m + at + ahead, _MM_HINT_T1);
+            if (at % 64 == 0) _mm_prefetch((const char *)m1 + at + ahead, _MM_HINT_T1);
+            oscar__two_rows_avx2(a, b, x + c, &sum[0], &next[0]);
+            if (shape > 1) oscar__two_rows_avx2(a, b, x1 + c, &sum[1], &next[1]);
+            if (shape > 2) oscar__two_rows_avx2(a, b, x2 + c, &sum[2], &next[2]);
+            if (shape > 2) oscar__two_rows_avx2(a, b, x3 + c, &sum[3], &next[3]);
         }
         _mm_storeu_ps(products, oscar__sum4_avx2(sum));
-        out[0] = products[0];
-        if (count > 1) out[to] = products[1];
-        if (count > 2) out[2 * to] = products[2];
-        if (count > 3) out[3 * to] = products[3];
+        _mm_storeu_ps(products + 4, oscar__sum4_avx2(next));
+        for (j = 0; j < count; j++) {
+            out[(size_t)j * to + (size_t)r] = products[j];
+            if (r + 1 < rows) out[(size_t)j * to + (size_t)r + 1] = products[4 + j];
+        }
     }
 }
 
-static OSCAR__AVX2 void oscar__attend_products_avx2(int count, int rows, int dim, const float *x, ptrdiff_t x_stride,
-                                                    const void *m, ptrdiff_t m_stride, float *out, ptrdiff_t out_stride)
+static OSCAR__AVX2 void oscar__attend_products_avx2(oscar_type type, int count, int rows, int dim, const float *x,
+                                                    ptrdiff_t x_stride, const void *m, ptrdiff_t m_stride,
+                                                    ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__products_avx2(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__products_avx2(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__products_avx2(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    default: oscar__products_avx2(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__products_avx2, type, count,
+                   (count, rows, dim, x, x_stride, first, m_stride, ahead, out, out_stride))
 }
 
 /* out += the sum over rows, for 16 channels; rows in order. */
-OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(int count, int rows, const float *weight, size_t one,
-                                                     const char *m, ptrdiff_t m_stride, float *out, size_t to)
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine16_avx2(oscar_type type, int shape, int count, int rows,
+                                                     const float *weight, size_t one, const unsigned char *m,
+                                                     ptrdiff_t m_stride, ptrdiff_t ahead, float *out, size_t to)
 {
+    size_t w1 = count > 1 ? one : 0, w2 = count > 2 ? 2 * one : 0, w3 = count > 3 ? 3 * one : 0;
+    float *out1 = out + (count > 1 ? to : 0), *out2 = out + (count > 2 ? 2 * to : 0);
+    float *out3 = out + (count > 3 ? 3 * to : 0);
+    int r, size = (int)oscar__type_size(type);
     __m256 sum[4][2];
-    int r, j;
-    for (j = 0; j < count; j++) {
-        sum[j][0] = _mm256_loadu_ps(out + (size_t)j * to);
-        sum[j][1] = _mm256_loadu_ps(out + (size_t)j * to + 8);
-    }
+    sum[0][0] = _mm256_loadu_ps(out);
+    sum[0][1] = _mm256_loadu_ps(out + 8);
+    sum[1][0] = _mm256_loadu_ps(out1);
+    sum[1][1] = _mm256_loadu_ps(out1 + 8);
+    sum[2][0] = _mm256_loadu_ps(out2);
+    sum[2][1] = _mm256_loadu_ps(out2 + 8);
+    sum[3][0] = _mm256_loadu_ps(out3);
+    sum[3][1] = _mm256_loadu_ps(out3 + 8);
     for (r = 0; r < rows; r++, m += m_stride, weight++) {
-        __m256 a = _mm256_loadu_ps((const float *)(const void *)m);
-        __m256 b = _mm256_loadu_ps((const float *)(const void *)(m + 32));
+        __m256 a = oscar__widen8_avx2(type, OSCAR_F32, m), b = oscar__widen8_avx2(type, OSCAR_F32, m + 8 * size);
+        _mm_prefetch((const char *)m + ahead, _MM_HINT_T1);
         sum[0][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[0]), sum[0][0]);
         sum[0][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[0]), sum[0][1]);
-        if (count > 1) sum[1][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[one]), sum[1][0]);
-        if (count > 1) sum[1][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[one]), sum[1][1]);
-        if (count > 2) sum[2][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[2 * one]), sum[2][0]);
-        if (count > 2) sum[2][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[2 * one]), sum[2][1]);
-        if (count > 3) sum[3][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[3 * one]), sum[3][0]);
-        if (count > 3) sum[3][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[3 * one]), sum[3][1]);
+        if (shape > 1) sum[1][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[w1]), sum[1][0]);
+        if (shape > 1) sum[1][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[w1]), sum[1][1]);
+        if (shape > 2) sum[2][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[w2]), sum[2][0]);
+        if (shape > 2) sum[2][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[w2]), sum[2][1]);
+        if (shape > 2) sum[3][0] = _mm256_fmadd_ps(a, _mm256_set1_ps(weight[w3]), sum[3][0]);
+        if (shape > 2) sum[3][1] = _mm256_fmadd_ps(b, _mm256_set1_ps(weight[w3]), sum[3][1]);
     }
-    for (j = 0; j < count; j++) {
-        _mm256_storeu_ps(out + (size_t)j * to, sum[j][0]);
-        _mm256_storeu_ps(out + (size_t)j * to + 8, sum[j][1]);
-    }
+    _mm256_storeu_ps(out, sum[0][0]);
+    _mm256_storeu_ps(out + 8, sum[0][1]);
+    if (shape > 1) _mm256_storeu_ps(out1, sum[1][0]);
+    if (shape > 1) _mm256_storeu_ps(out1 + 8, sum[1][1]);
+    if (shape > 2) _mm256_storeu_ps(out2, sum[2][0]);
+    if (shape > 2) _mm256_storeu_ps(out2 + 8, sum[2][1]);
+    if (shape > 2 && count > 3) _mm256_storeu_ps(out3, sum[3][0]);
+    if (shape > 2 && count > 3) _mm256_storeu_ps(out3 + 8, sum[3][1]);
 }
 
-OSCAR__INLINE OSCAR__AVX2 void oscar__combine_avx2(int count, int rows, int dim, const float *weight,
-                                                   ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+OSCAR__INLINE OSCAR__AVX2 void oscar__combine_avx2(oscar_type type, int shape, int count, int rows, int dim,
+                                                   const float *weight, ptrdiff_t weight_stride,
+                                                   const unsigned char *m, ptrdiff_t m_stride, ptrdiff_t ahead,
                                                    float *out, ptrdiff_t out_stride)
 {
     size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
-    int c;
+    int c, size = (int)oscar__type_size(type);
     for (c = 0; c < dim; c += 16)
-        oscar__combine16_avx2(count, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+        oscar__combine16_avx2(type, shape, count, rows, weight, one, m + c * size, m_stride, ahead, out + c, to);
 }
 
-static OSCAR__AVX2 void oscar__attend_combine_avx2(int count, int rows, int dim, const float *weight,
+static OSCAR__AVX2 void oscar__attend_combine_avx2(oscar_type type, int count, int rows, int dim, const float *weight,
                                                    ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
-                                                   float *out, ptrdiff_t out_stride)
+                                                   ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__combine_avx2(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__combine_avx2(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__combine_avx2(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    default: oscar__combine_avx2(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__combine_avx2, type, count,
+                   (count, rows, dim, weight, weight_stride, first, m_stride, ahead, out, out_stride))
 }
 
 static const oscar__attend_kernels oscar__attend_avx2 = {
     oscar__attend_widen_avx2, oscar__attend_products_avx2, oscar__attend_combine_avx2, oscar__attend_limbs_avx2,
     oscar__attend_mean_avx2, oscar__attend_score_avx2, oscar__attend_softmax_avx2, oscar__attend_rescale_avx2,
-    oscar__attend_blend_avx2, 4, NULL, NULL
+    oscar__attend_weigh_avx2, oscar__attend_blend_avx2, 4, NULL, NULL
 };
 
 #endif /* OSCAR__HAS_AVX2 */
@@ -13375,61 +13581,78 @@ OSCAR__AVX512 static double oscar__weigh_row_avx512(size_t count, double total, 
 
 /* -- attention -- */
 
-/* sum += four codes of each lane . four signed bytes, the same ones for all lanes. gcc would take the broadcasts out of
-   loops and keep them on the stack: an operand in memory leaves them where they are. */
-OSCAR__INLINE OSCAR__AVX512 __m512i oscar__dot_avx512(__m512i sum, __m512i codes, const signed char *four)
+/* sum[0] and sum[8] += codes a and b . four signed bytes, the same ones for all lanes. gcc would take the broadcasts
+   out of loops and keep them on the stack. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__dot_avx512(__m512i a, __m512i b, const signed char *four, __m512i *sum)
 {
 #if defined(__GNUC__) || defined(__clang__)
     typedef struct { signed char byte[4]; } bytes;
-    __asm__("vpdpbusd {%2%{1to16%}, %1, %0|%0, %1, %2%{1to16%}}" : "+v"(sum) : "v"(codes), "m"(*(const bytes *)four));
-    return sum;
+    __m512i all;
+    __asm__("vpbroadcastd {%5, %2|%2, %5}\n\tvpdpbusd {%2, %3, %0|%0, %3, %2}\n\tvpdpbusd {%2, %4, %1|%1, %4, %2}"
+            : "+v"(sum[0]), "+v"(sum[8]), "=&v"(all) : "v"(a), "v"(b), "m"(*(const bytes *)four));
 #else
     int32_t word;
     memcpy(&word, four, 4);
-    return _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(word));
+    sum[0] = _mm512_dpbusd_epi32(sum[0], a, _mm512_set1_epi32(word));
+    sum[8] = _mm512_dpbusd_epi32(sum[8], b, _mm512_set1_epi32(word));
 #endif
 }
 
-/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16]. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__plane_avx512(int count, int limbs, __m512i codes, const signed char *limb,
-                                                     __m512i *sum)
+/* The same with four unsigned bytes: the codes are the signed operand. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__dot_weights_avx512(__m512i a, __m512i b, const signed char *four, __m512i *sum)
 {
-    sum[0] = oscar__dot_avx512(sum[0], codes, limb);
-    if (limbs > 1) sum[1] = oscar__dot_avx512(sum[1], codes, limb + 16);
-    if (count > 1) sum[2] = oscar__dot_avx512(sum[2], codes, limb + 32);
-    if (count > 1 && limbs > 1) sum[3] = oscar__dot_avx512(sum[3], codes, limb + 48);
-    if (count > 2) sum[4] = oscar__dot_avx512(sum[4], codes, limb + 64);
-    if (count > 2 && limbs > 1) sum[5] = oscar__dot_avx512(sum[5], codes, limb + 80);
-    if (count > 2) sum[6] = oscar__dot_avx512(sum[6], codes, limb + 96);
-    if (count > 2 && limbs > 1) sum[7] = oscar__dot_avx512(sum[7], codes, limb + 112);
+#if defined(__GNUC__) || defined(__clang__)
+    typedef struct { signed char byte[4]; } bytes;
+    __m512i all;
+    __asm__("vpbroadcastd {%5, %2|%2, %5}\n\tvpdpbusd {%3, %2, %0|%0, %2, %3}\n\tvpdpbusd {%4, %2, %1|%1, %2, %4}"
+            : "+v"(sum[0]), "+v"(sum[8]), "=&v"(all) : "v"(a), "v"(b), "m"(*(const bytes *)four));
+#else
+    int32_t word;
+    memcpy(&word, four, 4);
+    sum[0] = _mm512_dpbusd_epi32(sum[0], _mm512_set1_epi32(word), a);
+    sum[8] = _mm512_dpbusd_epi32(sum[8], _mm512_set1_epi32(word), b);
+#endif
 }
 
-/* The same for 16 tokens of V, all planes shifted down into one set of sums: there are but four lines to a sum. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_down_avx512(int bits, int count, int limbs, const unsigned char *p,
-                                                            size_t second, const signed char *limb, __m512i *sum)
+/* The sums of `count` queries, high and low limbs each, += codes . limb [query][2][16], of two planes: from sum[0] and
+   from sum[8] on. One limb of weights is unsigned. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__planes_avx512(int count, int limbs, int weights, __m512i a, __m512i b,
+                                                      const signed char *limb, __m512i *sum)
 {
-    __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), word = _mm512_loadu_si512(p);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 4, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_loadu_si512(p + second);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 8, sum);
-    word = bits == 2 ? _mm512_srli_epi32(word, 2) : _mm512_srli_epi32(word, 4);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, mask), limb + 12, sum);
+    if (weights && limbs == 1) {
+        oscar__dot_weights_avx512(a, b, limb, sum);
+        if (count > 1) oscar__dot_weights_avx512(a, b, limb + 32, sum + 2);
+        if (count > 2) oscar__dot_weights_avx512(a, b, limb + 64, sum + 4);
+        if (count > 2) oscar__dot_weights_avx512(a, b, limb + 96, sum + 6);
+        return;
+    }
+    oscar__dot_avx512(a, b, limb, sum);
+    if (limbs > 1) oscar__dot_avx512(a, b, limb + 16, sum + 1);
+    if (count > 1) oscar__dot_avx512(a, b, limb + 32, sum + 2);
+    if (count > 1 && limbs > 1) oscar__dot_avx512(a, b, limb + 48, sum + 3);
+    if (count > 2) oscar__dot_avx512(a, b, limb + 64, sum + 4);
+    if (count > 2 && limbs > 1) oscar__dot_avx512(a, b, limb + 80, sum + 5);
+    if (count > 2) oscar__dot_avx512(a, b, limb + 96, sum + 6);
+    if (count > 2 && limbs > 1) oscar__dot_avx512(a, b, limb + 112, sum + 7);
 }
 
-/* 16 lanes of 16 codes: a line of 2 bits at p, or two lines of 4 bits at p and p + second. Every other plane is not
-   shifted down but has sums of its own, sum[8 ..], of which oscar__total takes the factor. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int limbs, const unsigned char *p,
-                                                       size_t second, const signed char *limb, __m512i *sum)
+/* Twice 16 lanes of 16 codes: lines of 2 bits at p and q, or two lines of 4 bits each, the second ones `second` bytes
+   further. So a broadcast serves twice, and enough sums are under way. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__sixteen_avx512(int bits, int count, int limbs, int weights,
+                                                       const unsigned char *p, const unsigned char *q, size_t second,
+                                                       const signed char *limb, __m512i *sum)
 {
-    __m512i even = _mm512_set1_epi8(bits == 2 ? 3 : 15), odd = _mm512_set1_epi8((char)(bits == 2 ? 12 : 240));
-    __m512i word = _mm512_loadu_si512(p);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb, sum);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 4, sum + 8);
-    word = bits == 2 ? _mm512_srli_epi32(word, 4) : _mm512_loadu_si512(p + second);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, even), limb + 8, sum);
-    oscar__plane_avx512(count, limbs, _mm512_and_si512(word, odd), limb + 12, sum + 8);
+    __m512i mask = _mm512_set1_epi8(bits == 2 ? 3 : 15), a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(q);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb, sum);
+    a = bits == 2 ? _mm512_srli_epi32(a, 2) : _mm512_srli_epi32(a, 4);
+    b = bits == 2 ? _mm512_srli_epi32(b, 2) : _mm512_srli_epi32(b, 4);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb + 4, sum);
+    a = bits == 2 ? _mm512_srli_epi32(a, 2) : _mm512_loadu_si512(p + second);
+    b = bits == 2 ? _mm512_srli_epi32(b, 2) : _mm512_loadu_si512(q + second);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb + 8, sum);
+    a = bits == 2 ? _mm512_srli_epi32(a, 2) : _mm512_srli_epi32(a, 4);
+    b = bits == 2 ? _mm512_srli_epi32(b, 2) : _mm512_srli_epi32(b, 4);
+    oscar__planes_avx512(count, limbs, weights, _mm512_and_si512(a, mask), _mm512_and_si512(b, mask), limb + 12, sum);
 }
 
 OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
@@ -13438,17 +13661,8 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__zeros_avx512(__m512i *sum)
     sum[8] = sum[9] = sum[10] = sum[11] = sum[12] = sum[13] = sum[14] = sum[15] = _mm512_setzero_si512();
 }
 
-/* The sums of a query from its four: exact. */
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int bits, int limbs, const __m512i *sum)
-{
-    __m512i high, low;
-    high = _mm512_add_epi32(sum[0], _mm512_srai_epi32(sum[8], (unsigned)bits));
-    if (limbs == 1) return _mm512_cvtepi32_ps(high);
-    low = _mm512_add_epi32(sum[1], _mm512_srai_epi32(sum[9], (unsigned)bits));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
-}
-
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total1_avx512(int limbs, const __m512i *sum)
+/* The sums of a query from its two: exact. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__total_avx512(int limbs, const __m512i *sum)
 {
     return _mm512_cvtepi32_ps(limbs == 1 ? sum[0] : _mm512_add_epi32(_mm512_slli_epi32(sum[0], 8), sum[1]));
 }
@@ -13473,50 +13687,72 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__scaled_avx512(__m512 total, float step
     return _mm512_fmadd_ps(_mm512_mul_ps(total, _mm512_set1_ps(step)), scale, score);
 }
 
+/* What 16 tokens have besides the products with k'. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__start_avx512(const unsigned char *scales, const float *start, __m512 *s)
+{
+    __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)scales));
+    s[0] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[0]), _mm512_set1_ps(start[4]));
+    s[1] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[1]), _mm512_set1_ps(start[5]));
+    s[2] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[2]), _mm512_set1_ps(start[6]));
+    s[3] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[3]), _mm512_set1_ps(start[7]));
+}
+
+/* The products of 16 tokens with a group of channels, from their sums. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__score_end_avx512(int count, int limbs, const __m512i *sum, const float *step,
+                                                         const float *low, const unsigned char *scales,
+                                                         const unsigned char *minima, __m512 *s)
+{
+    __m512 scale = oscar__scales_avx512(scales), minimum = minima ? oscar__halves_avx512(minima) : scale;
+    int some = minima != NULL;
+    s[0] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum), step[0], low[0], scale, some, minimum, s[0]);
+    if (count > 1)
+        s[1] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum + 2), step[1], low[1], scale, some, minimum, s[1]);
+    if (count > 2)
+        s[2] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum + 4), step[2], low[2], scale, some, minimum, s[2]);
+    if (count > 2)
+        s[3] = oscar__scaled_avx512(oscar__total_avx512(limbs, sum + 6), step[3], low[3], scale, some, minimum, s[3]);
+}
+
+OSCAR__INLINE OSCAR__AVX512 void oscar__score_store_avx512(int count, const __m512 *s, float *score)
+{
+    _mm512_storeu_ps(score, s[0]);
+    if (count > 1) _mm512_storeu_ps(score + OSCAR__BLOCK, s[1]);
+    if (count > 2) _mm512_storeu_ps(score + 2 * OSCAR__BLOCK, s[2]);
+    if (count > 2) _mm512_storeu_ps(score + 3 * OSCAR__BLOCK, s[3]);
+}
+
+/* Two tiles at a time. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__score_avx512(int bits, int count, int limbs, const oscar__codes *k,
                                                      const signed char *limb, const float *step, const float *low,
                                                      const float *start, float *score)
 {
     size_t tile_bytes = (size_t)(2 * bits * k->dim);
-    int tile, at, c, g, has_minimum = k->minimum != NULL;
-    for (tile = 0; tile < 4; tile++) {
+    int tile, at, c, g;
+    for (tile = 0; tile < 4; tile += 2) {
         const unsigned char *p = k->codes + (size_t)tile * tile_bytes;
-        const unsigned char *scales = k->scale + 32 * tile, *minima = has_minimum ? k->minimum + 32 * tile : NULL;
+        const unsigned char *scales = k->scale + 32 * tile, *minima = k->minimum ? k->minimum + 32 * tile : NULL;
         const signed char *l = limb;
-        __mmask16 negative = _mm256_movepi16_mask(_mm256_loadu_si256((const __m256i *)(const void *)scales));
-        __m512 s[4], minimum = _mm512_setzero_ps();
-        s[0] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[0]), _mm512_set1_ps(start[4]));
-        s[1] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[1]), _mm512_set1_ps(start[5]));
-        s[2] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[2]), _mm512_set1_ps(start[6]));
-        s[3] = _mm512_mask_blend_ps(negative, _mm512_set1_ps(start[3]), _mm512_set1_ps(start[7]));
+        __m512 s[4], t[4];
+        oscar__start_avx512(scales, start, s);
+        oscar__start_avx512(scales + 32, start, t);
         _mm_prefetch((const char *)scales + k->ahead, _MM_HINT_T0);
         for (at = g = 0; at < k->dim; at += k->group, g += 4, scales += 2 * k->tokens) {
             __m512i sum[16];
-            __m512 scale;
             oscar__zeros_avx512(sum);
             for (c = 0; c < k->group; c += 16, p += 32 * bits, l += 128) {
                 _mm_prefetch((const char *)p + k->ahead, _MM_HINT_T0);
+                _mm_prefetch((const char *)p + tile_bytes + k->ahead, _MM_HINT_T0);
                 if (bits == 4) _mm_prefetch((const char *)p + 64 + k->ahead, _MM_HINT_T0);
-                oscar__sixteen_avx512(bits, count, limbs, p, 64, l, sum);
+                if (bits == 4) _mm_prefetch((const char *)p + tile_bytes + 64 + k->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx512(bits, count, limbs, 0, p, p + tile_bytes, 64, l, sum);
             }
-            scale = oscar__scales_avx512(scales);
-            if (has_minimum) { minimum = oscar__halves_avx512(minima); minima += 2 * k->tokens; }
-            s[0] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum), step[g], low[g], scale, has_minimum,
-                                        minimum, s[0]);
-            if (count > 1)
-                s[1] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 2), step[g + 1], low[g + 1], scale,
-                                            has_minimum, minimum, s[1]);
-            if (count > 2)
-                s[2] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 4), step[g + 2], low[g + 2], scale,
-                                            has_minimum, minimum, s[2]);
-            if (count > 2)
-                s[3] = oscar__scaled_avx512(oscar__total_avx512(bits, limbs, sum + 6), step[g + 3], low[g + 3], scale,
-                                            has_minimum, minimum, s[3]);
+            oscar__score_end_avx512(count, limbs, sum, step + g, low + g, scales, minima, s);
+            oscar__score_end_avx512(count, limbs, sum + 8, step + g, low + g, scales + 32,
+                                    minima ? minima + 32 : NULL, t);
+            if (minima) minima += 2 * k->tokens;
         }
-        _mm512_storeu_ps(score + 16 * tile, s[0]);
-        if (count > 1) _mm512_storeu_ps(score + OSCAR__BLOCK + 16 * tile, s[1]);
-        if (count > 2) _mm512_storeu_ps(score + 2 * OSCAR__BLOCK + 16 * tile, s[2]);
-        if (count > 2) _mm512_storeu_ps(score + 3 * OSCAR__BLOCK + 16 * tile, s[3]);
+        oscar__score_store_avx512(count, s, score + 16 * tile);
+        oscar__score_store_avx512(count, t, score + 16 * tile + 16);
     }
 }
 
@@ -13586,26 +13822,30 @@ OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_limbs_avx512(int limbs, const _
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
 }
 
-/* sum over tokens of weight times minimum. */
-OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_minima_avx512(const float *weight, const unsigned char *minima)
+/* sum over tokens of weight times (minimum + centre scale): what the codes' middle stands for. */
+OSCAR__INLINE OSCAR__AVX512 __m512 oscar__weight_middles_avx512(const float *weight, const unsigned char *minima,
+                                                                const __m512 *s, float centre)
 {
-    __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(weight), oscar__halves_avx512(minima));
-    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16), oscar__halves_avx512(minima + 32), sum);
-    sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 32), oscar__halves_avx512(minima + 64), sum);
-    return _mm512_fmadd_ps(_mm512_loadu_ps(weight + 48), oscar__halves_avx512(minima + 96), sum);
+    __m512 sum = _mm512_setzero_ps();
+    int t;
+    for (t = 0; t < 4; t++) {
+        __m512 middle = _mm512_fmadd_ps(s[t], _mm512_set1_ps(centre), oscar__halves_avx512(minima + 32 * t));
+        sum = _mm512_fmadd_ps(_mm512_loadu_ps(weight + 16 * t), middle, sum);
+    }
+    return sum;
 }
 
-/* Weights of a block and a group as limbs; step and base of each query, so that the sum over tokens of weight times
-   value is step (limbs . codes) + base. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__blend_limbs_avx512(int count, int limbs, const oscar__codes *v,
-                                                           const unsigned char *scales, const unsigned char *minima,
-                                                           const float *weight, signed char *limb, float *step,
-                                                           float *base)
+static OSCAR__AVX512 void oscar__attend_weigh_avx512(int count, int limbs, const oscar__codes *v, int g,
+                                                     const float *weight, signed char *limb, float *step, float *base)
 {
-    __m512 s[4], x[4][4], most[4], sum[4];
+    const unsigned char *scales = v->scale + 2 * g * v->tokens;
+    const unsigned char *minima = v->minimum ? v->minimum + 2 * g * v->tokens : NULL;
+    __m512 s[4], x[4][4], most[4], sum[4], middle[4];
     __m128 top, some;
     float inverse[4];
     int j;
+    _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
+    _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
     s[0] = oscar__scales_avx512(scales);
     s[1] = oscar__scales_avx512(scales + 32);
     s[2] = oscar__scales_avx512(scales + 64);
@@ -13613,15 +13853,16 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__blend_limbs_avx512(int count, int limbs,
     for (j = 0; j < 4; j++) most[j] = oscar__weights_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, s, x[j]);
     top = oscar__largest4_avx512(most);
     some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
-    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(limbs)), top)));
-    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(limbs))));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__weights_most(limbs)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__weights_most(limbs))));
     _mm_storeu_ps(step, top);
     for (j = 0; j < 4; j++) {
         sum[j] = j < count ? oscar__weight_limbs_avx512(limbs, x[j], inverse[j], limb + 32 * j) : _mm512_setzero_ps();
-        if (minima) sum[j] = oscar__weight_minima_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima);
+        if (minima)
+            middle[j] = oscar__weight_middles_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima, s, v->centre);
     }
-    some = oscar__sum4_avx512(sum);
-    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    some = _mm_mul_ps(_mm_mul_ps(oscar__sum4_avx512(sum), _mm_set1_ps(-v->centre)), top);
+    if (minima) some = _mm_add_ps(some, oscar__sum4_avx512(middle));
     _mm_storeu_ps(base, some);
 }
 
@@ -13631,44 +13872,52 @@ OSCAR__INLINE OSCAR__AVX512 void oscar__blend_add_avx512(__m512 total, float ste
     _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), sum));
 }
 
+/* acc += what a set of sums of 16 channels stands for. row: of acc. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__blend_end_avx512(int count, int limbs, const __m512i *sum, const float *step,
+                                                         const float *base, size_t row, float *acc)
+{
+    oscar__blend_add_avx512(oscar__total_avx512(limbs, sum), step[0], base[0], acc);
+    if (count > 1) oscar__blend_add_avx512(oscar__total_avx512(limbs, sum + 2), step[1], base[1], acc + row);
+    if (count > 2) oscar__blend_add_avx512(oscar__total_avx512(limbs, sum + 4), step[2], base[2], acc + 2 * row);
+    if (count > 2) oscar__blend_add_avx512(oscar__total_avx512(limbs, sum + 6), step[3], base[3], acc + 3 * row);
+}
+
+/* 32 channels at a time; where 16 are left over, they go twice and count once. */
 OSCAR__INLINE OSCAR__AVX512 void oscar__blend_avx512(int bits, int count, int limbs, const oscar__codes *v,
-                                                     const float *weight, float *acc)
+                                                     const float *weight, signed char *limb, float *step, float *base,
+                                                     float *acc)
 {
     size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
-    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
-    signed char limb[4 * 128];
-    float step[4], base[4];
-    int at, c, tile;
-    for (at = 0; at < v->dim; at += v->group) {
-        oscar__blend_limbs_avx512(count, limbs, v, scales, minima, weight, limb, step, base);
-        _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
-        _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
-        scales += 2 * v->tokens;
-        if (minima) minima += 2 * v->tokens;
-        for (c = 0; c < v->group; c += 16, p += 64, acc += 16) {
+    const unsigned char *p = v->codes;
+    int g, tile;
+    for (g = 0; g * v->group < v->dim; g++) {
+        const unsigned char *end = p + 4 * v->group;
+        if (g) oscar__attend_weigh_avx512(count, limbs, v, g, weight, limb, step, base);
+        while (p < end) {
+            int both = p + 64 < end;
             __m512i sum[16];
             oscar__zeros_avx512(sum);
             for (tile = 0; tile < 4; tile++) {
                 const unsigned char *line = p + (size_t)tile * tile_bytes;
                 _mm_prefetch((const char *)line + v->ahead, _MM_HINT_T0);
+                _mm_prefetch((const char *)line + 64 + v->ahead, _MM_HINT_T0);
                 if (bits == 4) _mm_prefetch((const char *)line + 4 * row + v->ahead, _MM_HINT_T0);
-                oscar__sixteen_down_avx512(bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+                if (bits == 4) _mm_prefetch((const char *)line + 4 * row + 64 + v->ahead, _MM_HINT_T0);
+                oscar__sixteen_avx512(bits, count, limbs, 1, line, both ? line + 64 : line, 4 * row,
+                                      limb + 128 * tile, sum);
             }
-            oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum), step[0], base[0], acc);
-            if (count > 1)
-                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 2), step[1], base[1], acc + row);
-            if (count > 2)
-                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 4), step[2], base[2], acc + 2 * row);
-            if (count > 2)
-                oscar__blend_add_avx512(oscar__total1_avx512(limbs, sum + 6), step[3], base[3], acc + 3 * row);
+            oscar__blend_end_avx512(count, limbs, sum, step, base, row, acc);
+            if (both) oscar__blend_end_avx512(count, limbs, sum + 8, step, base, row, acc + 16);
+            p += both ? 128 : 64;
+            acc += both ? 32 : 16;
         }
     }
 }
 
-static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, const oscar__codes *v, const float *weight,
-                                                     float *acc)
+static OSCAR__AVX512 void oscar__attend_blend_avx512(int count, int limbs, const oscar__codes *v, const float *weight,
+                                                     signed char *limb, float *step, float *base, float *acc)
 {
-    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, 2, (v, weight, acc))
+    OSCAR__BY_SHAPE(oscar__blend_avx512, v->bits, count, limbs, (v, weight, limb, step, base, acc))
 }
 
 static OSCAR__AVX512 void oscar__attend_limbs_avx512(int limbs, int dim, int group, int query, const float *x,
@@ -13724,17 +13973,19 @@ static OSCAR__AVX512 void oscar__attend_mean_avx512(int limbs, int dim, int grou
 }
 
 /* 2^x = 2^n p(x - n), n the nearest whole number, p of degree 5 with the least relative error on -0.5 .. 0.5 of those
-   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -126 it is 0. NaN stays NaN. */
+   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -100 it is 0: times a scale it would be a number that
+   processors take long for. NaN stays NaN: it makes n the bits 0x80000000, of which the shift leaves nothing. */
 OSCAR__INLINE OSCAR__AVX512 __m512 oscar__exp2_avx512(__m512 x)
 {
-    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
-    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(x, n), p;
+    __mmask16 some = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-100.0f), _CMP_NLT_UQ);
+    __m512i n = _mm512_cvtps_epi32(x);
+    __m512 f = _mm512_sub_ps(x, _mm512_cvtepi32_ps(n)), p;
     p = _mm512_fmadd_ps(_mm512_set1_ps(1.326473663e-3f), f, _mm512_set1_ps(9.671516716e-3f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.550733581e-2f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.402224243e-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.931470037e-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(some, p, n);
+    return _mm512_castsi512_ps(_mm512_maskz_add_epi32(some, _mm512_castps_si512(p), _mm512_slli_epi32(n, 23)));
 }
 
 /* cap tanh(x / cap); the error is a few 1e-7 of cap. */
@@ -13848,104 +14099,151 @@ static OSCAR__AVX512 void oscar__attend_widen_avx512(oscar_type type, oscar_type
             _mm512_storeu_ps(out + c, oscar__widen16_avx512(type, round, x + c * size));
 }
 
-/* The four products of a row with queries x0, x1, ..., and of the next one. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(int count, int rows, int dim, const float *x,
-                                                        ptrdiff_t x_stride, const char *m, ptrdiff_t m_stride,
-                                                        float *out, ptrdiff_t out_stride)
+/* The sums of four rows += their products with a query. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__four_rows_avx512(__m512 a, __m512 b, __m512 c, __m512 d, __m512 q, __m512 *sum)
+{
+    sum[0] = _mm512_fmadd_ps(a, q, sum[0]);
+    sum[1] = _mm512_fmadd_ps(b, q, sum[1]);
+    sum[2] = _mm512_fmadd_ps(c, q, sum[2]);
+    sum[3] = _mm512_fmadd_ps(d, q, sum[3]);
+}
+
+/* Sums of four queries and four rows. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__no_sums_avx512(__m512 *sum)
+{
+    sum[0] = sum[1] = sum[2] = sum[3] = sum[4] = sum[5] = sum[6] = sum[7] = _mm512_setzero_ps();
+    sum[8] = sum[9] = sum[10] = sum[11] = sum[12] = sum[13] = sum[14] = sum[15] = _mm512_setzero_ps();
+}
+
+/* Those of a query -> products with the rows, of which there are `left`. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__put_products_avx512(const __m512 *sum, int left, float *out)
+{
+    __m128 four = oscar__sum4_avx512(sum);
+    float products[4];
+    if (left >= 4) {
+        _mm_storeu_ps(out, four);
+        return;
+    }
+    _mm_storeu_ps(products, four);
+    memcpy(out, products, (size_t)left * sizeof(float));
+}
+
+/* Four rows at a time; where fewer are left, the last one goes again and does not count. */
+OSCAR__INLINE OSCAR__AVX512 void oscar__products_avx512(oscar_type type, int shape, int count, int rows, int dim,
+                                                        const float *x, ptrdiff_t x_stride, const unsigned char *m,
+                                                        ptrdiff_t m_stride, ptrdiff_t ahead, float *out,
+                                                        ptrdiff_t out_stride)
 {
     size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
     const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
     const float *x3 = x + (count > 3 ? 3 * one : 0);
-    int r, c;
-    for (r = 0; r < rows; r++, m += m_stride, out++) {
-        __m512 sum[4];
-        float products[4];
-        sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+    int r, c, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r += 4, m += 4 * m_stride, out += 4) {
+        const unsigned char *m1 = r + 1 < rows ? m + m_stride : m, *m2 = r + 2 < rows ? m1 + m_stride : m1;
+        const unsigned char *m3 = r + 3 < rows ? m2 + m_stride : m2;
+        __m512 sum[16];
+        oscar__no_sums_avx512(sum);
         for (c = 0; c < dim; c += 16) {
-            __m512 row = _mm512_loadu_ps((const void *)(m + (size_t)c * sizeof(float)));
-            sum[0] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x + c), sum[0]);
-            if (count > 1) sum[1] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x1 + c), sum[1]);
-            if (count > 2) sum[2] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x2 + c), sum[2]);
-            if (count > 3) sum[3] = _mm512_fmadd_ps(row, _mm512_loadu_ps(x3 + c), sum[3]);
+            int at = c * size;
+            __m512 a = oscar__widen16_avx512(type, OSCAR_F32, m + at), q = _mm512_loadu_ps(x + c);
+            __m512 b = oscar__widen16_avx512(type, OSCAR_F32, m1 + at);
+            __m512 d = oscar__widen16_avx512(type, OSCAR_F32, m2 + at);
+            __m512 e = oscar__widen16_avx512(type, OSCAR_F32, m3 + at);
+            if (at % 64 == 0) {
+                _mm_prefetch((const char *)m + at + ahead, _MM_HINT_T1);
+                _mm_prefetch((const char *)m1 + at + ahead, _MM_HINT_T1);
+                _mm_prefetch((const char *)m2 + at + ahead, _MM_HINT_T1);
+                _mm_prefetch((const char *)m3 + at + ahead, _MM_HINT_T1);
+            }
+            oscar__four_rows_avx512(a, b, d, e, q, sum);
+            if (shape > 1) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x1 + c), sum + 4);
+            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x2 + c), sum + 8);
+            if (shape > 2) oscar__four_rows_avx512(a, b, d, e, _mm512_loadu_ps(x3 + c), sum + 12);
         }
-        _mm_storeu_ps(products, oscar__sum4_avx512(sum));
-        out[0] = products[0];
-        if (count > 1) out[to] = products[1];
-        if (count > 2) out[2 * to] = products[2];
-        if (count > 3) out[3 * to] = products[3];
+        oscar__put_products_avx512(sum, rows - r, out);
+        if (shape > 1) oscar__put_products_avx512(sum + 4, rows - r, out + to);
+        if (shape > 2) oscar__put_products_avx512(sum + 8, rows - r, out + 2 * to);
+        if (shape > 2 && count > 3) oscar__put_products_avx512(sum + 12, rows - r, out + 3 * to);
     }
 }
 
-static OSCAR__AVX512 void oscar__attend_products_avx512(int count, int rows, int dim, const float *x,
+static OSCAR__AVX512 void oscar__attend_products_avx512(oscar_type type, int count, int rows, int dim, const float *x,
                                                         ptrdiff_t x_stride, const void *m, ptrdiff_t m_stride,
-                                                        float *out, ptrdiff_t out_stride)
+                                                        ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__products_avx512(1, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__products_avx512(2, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__products_avx512(3, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    default: oscar__products_avx512(4, rows, dim, x, x_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__products_avx512, type, count,
+                   (count, rows, dim, x, x_stride, first, m_stride, ahead, out, out_stride))
 }
 
 /* out += the sum over rows, for 16 wide channels; rows in order. */
-OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(int count, int wide, int rows, const float *weight, size_t one,
-                                                         const char *m, ptrdiff_t m_stride, float *out, size_t to)
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine16_avx512(oscar_type type, int shape, int count, int wide, int rows,
+                                                         const float *weight, size_t one, const unsigned char *m,
+                                                         ptrdiff_t m_stride, ptrdiff_t ahead, float *out, size_t to)
 {
+    size_t w1 = count > 1 ? one : 0, w2 = count > 2 ? 2 * one : 0, w3 = count > 3 ? 3 * one : 0;
+    float *out1 = out + (count > 1 ? to : 0), *out2 = out + (count > 2 ? 2 * to : 0);
+    float *out3 = out + (count > 3 ? 3 * to : 0);
+    int r, size = (int)oscar__type_size(type), next = wide > 1 ? 16 : 0;
     __m512 sum[4][2];
-    int r, j;
-    for (j = 0; j < count; j++) {
-        sum[j][0] = _mm512_loadu_ps(out + (size_t)j * to);
-        if (wide > 1) sum[j][1] = _mm512_loadu_ps(out + (size_t)j * to + 16);
-    }
+    sum[0][0] = _mm512_loadu_ps(out);
+    sum[0][1] = _mm512_loadu_ps(out + next);
+    sum[1][0] = _mm512_loadu_ps(out1);
+    sum[1][1] = _mm512_loadu_ps(out1 + next);
+    sum[2][0] = _mm512_loadu_ps(out2);
+    sum[2][1] = _mm512_loadu_ps(out2 + next);
+    sum[3][0] = _mm512_loadu_ps(out3);
+    sum[3][1] = _mm512_loadu_ps(out3 + next);
     for (r = 0; r < rows; r++, m += m_stride, weight++) {
-        __m512 a = _mm512_loadu_ps((const void *)m), b = a;
-        if (wide > 1) b = _mm512_loadu_ps((const void *)(m + 64));
+        __m512 a = oscar__widen16_avx512(type, OSCAR_F32, m), b = a;
+        _mm_prefetch((const char *)m + ahead, _MM_HINT_T1);
+        if (wide > 1) b = oscar__widen16_avx512(type, OSCAR_F32, m + 16 * size);
         sum[0][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[0]), sum[0][0]);
         if (wide > 1) sum[0][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[0]), sum[0][1]);
-        if (count > 1) sum[1][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[one]), sum[1][0]);
-        if (count > 1 && wide > 1) sum[1][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[one]), sum[1][1]);
-        if (count > 2) sum[2][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[2 * one]), sum[2][0]);
-        if (count > 2 && wide > 1) sum[2][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[2 * one]), sum[2][1]);
-        if (count > 3) sum[3][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[3 * one]), sum[3][0]);
-        if (count > 3 && wide > 1) sum[3][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[3 * one]), sum[3][1]);
+        if (shape > 1) sum[1][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[w1]), sum[1][0]);
+        if (shape > 1 && wide > 1) sum[1][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[w1]), sum[1][1]);
+        if (shape > 2) sum[2][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[w2]), sum[2][0]);
+        if (shape > 2 && wide > 1) sum[2][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[w2]), sum[2][1]);
+        if (shape > 2) sum[3][0] = _mm512_fmadd_ps(a, _mm512_set1_ps(weight[w3]), sum[3][0]);
+        if (shape > 2 && wide > 1) sum[3][1] = _mm512_fmadd_ps(b, _mm512_set1_ps(weight[w3]), sum[3][1]);
     }
-    for (j = 0; j < count; j++) {
-        _mm512_storeu_ps(out + (size_t)j * to, sum[j][0]);
-        if (wide > 1) _mm512_storeu_ps(out + (size_t)j * to + 16, sum[j][1]);
-    }
+    _mm512_storeu_ps(out, sum[0][0]);
+    if (wide > 1) _mm512_storeu_ps(out + 16, sum[0][1]);
+    if (shape > 1) _mm512_storeu_ps(out1, sum[1][0]);
+    if (shape > 1 && wide > 1) _mm512_storeu_ps(out1 + 16, sum[1][1]);
+    if (shape > 2) _mm512_storeu_ps(out2, sum[2][0]);
+    if (shape > 2 && wide > 1) _mm512_storeu_ps(out2 + 16, sum[2][1]);
+    if (shape > 2 && count > 3) _mm512_storeu_ps(out3, sum[3][0]);
+    if (shape > 2 && count > 3 && wide > 1) _mm512_storeu_ps(out3 + 16, sum[3][1]);
 }
 
-OSCAR__INLINE OSCAR__AVX512 void oscar__combine_avx512(int count, int rows, int dim, const float *weight,
-                                                       ptrdiff_t weight_stride, const char *m, ptrdiff_t m_stride,
+OSCAR__INLINE OSCAR__AVX512 void oscar__combine_avx512(oscar_type type, int shape, int count, int rows, int dim,
+                                                       const float *weight, ptrdiff_t weight_stride,
+                                                       const unsigned char *m, ptrdiff_t m_stride, ptrdiff_t ahead,
                                                        float *out, ptrdiff_t out_stride)
 {
     size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
-    int c;
+    int c, size = (int)oscar__type_size(type);
     for (c = 0; c + 32 <= dim; c += 32)
-        oscar__combine16_avx512(count, 2, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+        oscar__combine16_avx512(type, shape, count, 2, rows, weight, one, m + c * size, m_stride, ahead, out + c, to);
     if (c < dim)
-        oscar__combine16_avx512(count, 1, rows, weight, one, m + (size_t)c * sizeof(float), m_stride, out + c, to);
+        oscar__combine16_avx512(type, shape, count, 1, rows, weight, one, m + c * size, m_stride, ahead, out + c, to);
 }
 
-static OSCAR__AVX512 void oscar__attend_combine_avx512(int count, int rows, int dim, const float *weight,
-                                                       ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
-                                                       float *out, ptrdiff_t out_stride)
+static OSCAR__AVX512 void oscar__attend_combine_avx512(oscar_type type, int count, int rows, int dim,
+                                                       const float *weight, ptrdiff_t weight_stride, const void *m,
+                                                       ptrdiff_t m_stride, ptrdiff_t ahead, float *out,
+                                                       ptrdiff_t out_stride)
 {
-    const char *first = (const char *)m;
-    switch (count) {
-    case 1: oscar__combine_avx512(1, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 2: oscar__combine_avx512(2, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    case 3: oscar__combine_avx512(3, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    default: oscar__combine_avx512(4, rows, dim, weight, weight_stride, first, m_stride, out, out_stride); break;
-    }
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__combine_avx512, type, count,
+                   (count, rows, dim, weight, weight_stride, first, m_stride, ahead, out, out_stride))
 }
 
 static const oscar__attend_kernels oscar__attend_avx512 = {
     oscar__attend_widen_avx512, oscar__attend_products_avx512, oscar__attend_combine_avx512, oscar__attend_limbs_avx512,
     oscar__attend_mean_avx512, oscar__attend_score_avx512, oscar__attend_softmax_avx512, oscar__attend_rescale_avx512,
-    oscar__attend_blend_avx512, 4, NULL, NULL
+    oscar__attend_weigh_avx512, oscar__attend_blend_avx512, 4, NULL, NULL
 };
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -14272,16 +14570,19 @@ OSCAR__INLINE OSCAR__AMX __m512 oscar__weight_rows_amx(const __m512 *x, float in
     return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d)));
 }
 
-/* Weights of up to four queries, a block and a group as rows of A [4 queries][2][64]; step and base of each query, so
-   that the sum over tokens of weight times value is step (limbs . codes) + base. */
-static OSCAR__AMX void oscar__blend_limbs_amx(int count, const oscar__codes *v, const unsigned char *scales,
-                                              const unsigned char *minima, const float *weight, signed char *a,
-                                              float *step, float *base)
+/* As rows of A: limb [4 queries][2][64]. */
+static OSCAR__AMX void oscar__attend_weigh_amx(int count, int limbs, const oscar__codes *v, int g, const float *weight,
+                                               signed char *limb, float *step, float *base)
 {
-    __m512 s[4], x[4][4], most[4], sum[4];
+    const unsigned char *scales = v->scale + 2 * g * v->tokens;
+    const unsigned char *minima = v->minimum ? v->minimum + 2 * g * v->tokens : NULL;
+    __m512 s[4], x[4][4], most[4], sum[4], middle[4];
     __m128 top, some;
     float inverse[4];
     int j;
+    (void)limbs;
+    _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
+    _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
     s[0] = oscar__scales_avx512(scales);
     s[1] = oscar__scales_avx512(scales + 32);
     s[2] = oscar__scales_avx512(scales + 64);
@@ -14289,15 +14590,16 @@ static OSCAR__AMX void oscar__blend_limbs_amx(int count, const oscar__codes *v, 
     for (j = 0; j < 4; j++) most[j] = oscar__weights_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, s, x[j]);
     top = oscar__largest4_avx512(most);
     some = _mm_cmp_ps(top, _mm_set1_ps(1e-34f), _CMP_GT_OQ);   /* below nothing counts, and 1 / top may overflow */
-    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__limbs_most(2)), top)));
-    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__limbs_most(2))));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(oscar__weights_most(2)), top)));
+    top = _mm_and_ps(some, _mm_div_ps(top, _mm_set1_ps(oscar__weights_most(2))));
     _mm_storeu_ps(step, top);
     for (j = 0; j < 4; j++) {
-        sum[j] = j < count ? oscar__weight_rows_amx(x[j], inverse[j], a + 128 * j) : _mm512_setzero_ps();
-        if (minima) sum[j] = oscar__weight_minima_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima);
+        sum[j] = j < count ? oscar__weight_rows_amx(x[j], inverse[j], limb + 128 * j) : _mm512_setzero_ps();
+        if (minima)
+            middle[j] = oscar__weight_middles_avx512(weight + (j < count ? j : 0) * OSCAR__BLOCK, minima, s, v->centre);
     }
-    some = oscar__sum4_avx512(sum);
-    if (!minima) some = _mm_mul_ps(_mm_mul_ps(some, _mm_set1_ps(-v->centre)), top);
+    some = _mm_mul_ps(_mm_mul_ps(oscar__sum4_avx512(sum), _mm_set1_ps(-v->centre)), top);
+    if (minima) some = _mm_add_ps(some, oscar__sum4_avx512(middle));
     _mm_storeu_ps(base, some);
 }
 
@@ -14359,29 +14661,23 @@ static OSCAR__AMX void oscar__blend_group_amx(int count, const oscar__codes *v, 
     oscar__value_sums_amx(count, v->dim, tiles, sum[turn ^ 1], step, base, acc + c - 32);
 }
 
-static OSCAR__AMX void oscar__attend_blend_amx(int count, const oscar__codes *v, const float *weight, float *acc)
+static OSCAR__AMX void oscar__attend_blend_amx(int count, int limbs, const oscar__codes *v, const float *weight,
+                                               signed char *limb, float *step, float *base, float *acc)
 {
-    signed char a[2 * OSCAR__QUERIES * 64] OSCAR__ALIGNED64;
-    float step[OSCAR__QUERIES], base[OSCAR__QUERIES];
-    const unsigned char *scales = v->scale, *minima = v->minimum;
-    int at, f;
-    for (at = 0; at < v->dim; at += v->group) {
-        for (f = 0; f < count; f += 4)
-            oscar__blend_limbs_amx(oscar__smaller(count - f, 4), v, scales, minima, weight + f * OSCAR__BLOCK,
-                                   a + 128 * f, step + f, base + f);
-        _mm_prefetch((const char *)scales + v->ahead, _MM_HINT_T0);
-        _mm_prefetch((const char *)scales + 64 + v->ahead, _MM_HINT_T0);
-        oscar__tile_a_amx(count, a, 64);
-        oscar__blend_group_amx(count, v, at, step, base, acc);
-        scales += 2 * v->tokens;
-        if (minima) minima += 2 * v->tokens;
+    int g, f;
+    for (g = 0; g < v->dim / v->group; g++) {
+        for (f = 0; f < count && g; f += 4)
+            oscar__attend_weigh_amx(oscar__smaller(count - f, 4), limbs, v, g, weight + f * OSCAR__BLOCK,
+                                    limb + 128 * f, step + f, base + f);
+        oscar__tile_a_amx(count, limb, 64);
+        oscar__blend_group_amx(count, v, g * v->group, step, base, acc);
     }
 }
 
 static const oscar__attend_kernels oscar__attend_amx = {
     oscar__attend_widen_avx512, oscar__attend_products_avx512, oscar__attend_combine_avx512, oscar__attend_limbs_amx,
     oscar__attend_mean_amx, oscar__attend_score_amx, oscar__attend_softmax_avx512, oscar__attend_rescale_avx512,
-    oscar__attend_blend_amx, OSCAR__QUERIES, oscar__attend_begin_amx, oscar__attend_end_amx
+    oscar__attend_weigh_amx, oscar__attend_blend_amx, OSCAR__QUERIES, oscar__attend_begin_amx, oscar__attend_end_amx
 };
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -14432,7 +14728,7 @@ static const oscar__kernels oscar__avx512_kernels = {
 static const oscar__kernels oscar__amx_kernels = {   /* attention alone differs from AVX-512 */
     OSCAR_ISA_AMX,
     oscar__load_avx512, oscar__store_avx512, oscar__load_rounded_avx512, oscar__finite_avx512,
-    oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__centre_avx512,
+    oscar__fwht_avx512, oscar__butterfly_avx512, oscar__rotate_avx512, oscar__rotate_back_avx512, oscar__centre_avx512,
     oscar__sum_products_avx512, oscar__encode_avx512, oscar__pack_avx2, oscar__put_halves_avx2,
     oscar__mean_sum_avx512, oscar__mean_levels_avx512,
     oscar__eigh_dots_avx512, oscar__eigh_turn_avx512, oscar__eigh_turn_dots_avx512, oscar__eigh_angles_avx2,

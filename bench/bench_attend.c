@@ -5,13 +5,15 @@
    What is compared, on the same rows, all layers in turn as in a decode step, 1 and 2 threads, one after the other in
    every run:
      INT2         the library: K and V of 2 bits, UNBIASED, page mean, Hadamard
+     INT2 fast    the same cache with OSCAR_PRECISION_LOW
      BF16 pages   the library: the same code path with k_bits = v_bits = 16
      BF16 plain   the baseline of this bench (plain_bf16.h): float, no library, for the widest vectors of the machine
      read         reading the bytes of the BF16 pages once: what memory gives (bandwidth.h)
    Both caches hold all tokens in pages (no windows); with --windows they keep 64 + 256 exact rows, and figures end in
-   `.windows`. int2_over_bf16 is the time of the faster BF16 over that of INT2; int2_over_bf16_at_4gbs is what that
-   would be where each core gets 4 GB/s, as on a loaded server with many cores: a side takes its time here or that of
-   its bytes, whichever is longer. Then 64 sequences of 512 tokens at once (`512x64`), and several query tokens at once.
+   `.windows`. int2_over_bf16 is the time of the faster BF16 over that of INT2, fast_over_bf16 over that of INT2 fast;
+   int2_over_bf16_at_4gbs is what that would be where each core gets 4 GB/s, as on a loaded server with many cores: a
+   side takes its time here or that of its bytes, whichever is longer. Then 64 sequences of 512 tokens at once
+   (`512x64`), and several query tokens at once.
 
    Before timing: bytes and attention of some pages against the plain reading in tests/reference.h; then, of the caches
    that are timed, the first and the last layer against attention in double over the rows that the cache holds. */
@@ -82,16 +84,24 @@ typedef struct setup {
     size_t pages_bytes;
 } setup;
 
+/* What steps attend over; job_names has the names. */
+enum { KIND_INT2, KIND_FAST, KIND_PAGES, KIND_PLAIN, KINDS };
+
 /* One case: a decode step over all layers. subject NULL: the baseline, one query for each sequence.
      queries    query tokens at the end of each sequence; 1 unless there is but one sequence */
 typedef struct step_job {
     setup *s;
     subject *subject;
-    int threads, queries, layer;
+    int kind, threads, queries, layer;
     float *part_o[THREADS], *part_lse[THREADS];
     oscar_result results[THREADS];
     float *o;                 /* [layers][rows][Q_HEADS][DIM] */
 } step_job;
+
+static oscar_precision precision_of(int kind)
+{
+    return kind == KIND_FAST ? OSCAR_PRECISION_LOW : OSCAR_PRECISION_HIGH;
+}
 
 static int rows_of(const step_job *job) { return job->s->sequences * job->queries; }
 
@@ -161,6 +171,8 @@ static void run_step(void *argument)
 {
     step_job *job = (step_job *)argument;
     int part;
+    /* one cache serves both precisions, which change no byte of it: they read the same memory */
+    if (job->subject) job->subject->cache->desc.precision = precision_of(job->kind);
     for (job->layer = 0; job->layer < job->s->layers; job->layer++) {
         bench_parallel(job->threads, job->subject ? library_part : plain_part, job);
         if (!job->subject) continue;
@@ -337,13 +349,20 @@ static double worst_head(const float *o, const double *expected)
 }
 
 /* What the library promises: relative error of an output vector against double over the same codes. */
-static double limit_of(oscar_isa isa) { return isa == OSCAR_ISA_SCALAR ? 1e-5 : 1e-3; }
+static double limit_of(int kind, oscar_isa isa)
+{
+    return kind == KIND_PLAIN ? 1e-4 : isa == OSCAR_ISA_SCALAR ? 1e-5 : kind == KIND_FAST ? 1e-2 : 1e-3;
+}
 
-static double relerr[OSCAR_ISA_COUNT];       /* the largest one of INT2 */
+/* That error: the largest one of a head; with OSCAR_PRECISION_LOW, where it is noise of rounding, that of all heads. */
+static double error_of(int kind, const float *o, const double *expected)
+{
+    return kind == KIND_FAST ? ref_relative(OUT, o, expected) : worst_head(o, expected);
+}
 
-static const char *const job_names[3] = { "INT2", "BF16 pages", "BF16 plain" };
+static double relerr[KINDS][OSCAR_ISA_COUNT];       /* the largest ones */
 
-static int job_kind(const step_job *job) { return !job->subject ? 2 : job->subject == &job->s->int2 ? 0 : 1; }
+static const char *const job_names[KINDS] = { "INT2", "INT2 fast", "BF16 pages", "BF16 plain" };
 
 /* What is compared of a step: its first row in the first layer, or its last row in the last layer. */
 static void reference_end(const step_job *job, const subject *from, int end, double *o)
@@ -361,7 +380,7 @@ static const float *output_end(const step_job *job, int end)
 
 /* One step of every job and instruction set, both ends of it: worst[kind][isa] against double over the same rows,
    worst_exact[isa] of INT2 against exact rows. */
-static void check_outputs(setup *s, step_job *jobs, int job_count, double worst[3][OSCAR_ISA_COUNT],
+static void check_outputs(setup *s, step_job *jobs, int job_count, double worst[KINDS][OSCAR_ISA_COUNT],
                           double *worst_exact)
 {
     static double held[2][OUT], exact[2][OUT];
@@ -371,16 +390,17 @@ static void check_outputs(setup *s, step_job *jobs, int job_count, double worst[
         reference_end(&jobs[0], &s->bf16, end, exact[end]);
     }
     for (i = 0; i < job_count; i++) {
-        int kind = job_kind(&jobs[i]);
+        int kind = jobs[i].kind;
         oscar_isa isa = OSCAR_ISA_AUTO;
         do {
-            if (kind < 2) isa = bench_next_isa(isa);
-            if (kind < 2 && isa == OSCAR_ISA_AUTO) break;
+            if (kind != KIND_PLAIN) isa = bench_next_isa(isa);
+            if (kind != KIND_PLAIN && isa == OSCAR_ISA_AUTO) break;
             run_step(&jobs[i]);
             for (end = 0; end < 2; end++) {
                 const float *o = output_end(&jobs[i], end);
-                worst[kind][isa] = larger(worst[kind][isa], worst_head(o, kind ? exact[end] : held[end]));
-                if (kind == 0) worst_exact[isa] = larger(worst_exact[isa], ref_relative(OUT, o, exact[end]));
+                worst[kind][isa] = larger(worst[kind][isa],
+                                          error_of(kind, o, kind > KIND_FAST ? exact[end] : held[end]));
+                if (kind <= KIND_FAST) worst_exact[isa] = larger(worst_exact[isa], ref_relative(OUT, o, exact[end]));
             }
         } while (isa != OSCAR_ISA_AUTO);
     }
@@ -390,21 +410,24 @@ static void check_outputs(setup *s, step_job *jobs, int job_count, double worst[
    heads, wrong codes one of about 1 or more. Jobs of equal query counts. */
 static void check_step(setup *s, step_job *jobs, int job_count)
 {
-    double worst[3][OSCAR_ISA_COUNT] = { { 0 } }, worst_exact[OSCAR_ISA_COUNT] = { 0 };
-    int kinds[3] = { 0 }, kind, i;
+    double worst[KINDS][OSCAR_ISA_COUNT] = { { 0 } }, worst_exact[OSCAR_ISA_COUNT] = { 0 };
+    int kinds[KINDS] = { 0 }, kind, i;
     oscar_isa isa;
     check_outputs(s, jobs, job_count, worst, worst_exact);
-    for (i = 0; i < job_count; i++) kinds[job_kind(&jobs[i])] = 1;
+    for (i = 0; i < job_count; i++) kinds[jobs[i].kind] = 1;
     for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
-        for (kind = 0; kind < 2; kind++)
+        for (kind = 0; kind < KIND_PLAIN; kind++) {
+            relerr[kind][isa] = larger(relerr[kind][isa], worst[kind][isa]);
             if (kinds[kind])
-                bench_close(worst[kind][isa], limit_of(isa), isa, "%s, %s x%d against double over the rows held",
+                bench_close(worst[kind][isa], limit_of(kind, isa), isa, "%s, %s x%d against double over the rows held",
                             s->label, job_names[kind], jobs->queries);
-        if (kinds[0]) bench_close(worst_exact[isa], 0.75, isa, "%s, INT2 against double over exact rows", s->label);
-        relerr[isa] = larger(relerr[isa], worst[0][isa]);
+        }
+        if (kinds[KIND_INT2] || kinds[KIND_FAST])
+            bench_close(worst_exact[isa], 0.75, isa, "%s, INT2 against double over exact rows", s->label);
     }
-    if (kinds[2])
-        bench_close(worst[2][OSCAR_ISA_AUTO], 1e-4, OSCAR_ISA_AUTO, "%s, BF16 plain against double", s->label);
+    if (kinds[KIND_PLAIN])
+        bench_close(worst[KIND_PLAIN][OSCAR_ISA_AUTO], limit_of(KIND_PLAIN, OSCAR_ISA_AUTO), OSCAR_ISA_AUTO,
+                    "%s, BF16 plain against double", s->label);
 }
 
 enum { CHECK_PAGES = 4, CHECK_TOKENS = CHECK_PAGES * PAGE };
@@ -441,7 +464,7 @@ static void check_pages(const setup *s)
     ref_page page;
     oscar_isa isa;
     void *scratch;
-    int p, same;
+    int p, same, kind;
     memset(&layer, 0, sizeof layer);
     memset(&list, 0, sizeof list);
     memset(&desc, 0, sizeof desc);
@@ -470,11 +493,14 @@ static void check_pages(const setup *s)
             same = same && ref_page_write(&page, &k, &v, plain) && !memcmp(plain, bytes[p], layout.bytes);
         }
         bench_close(same ? 0 : 1, 0, isa, "bytes of pages against the plain reading");
-        bench_ok(oscar_attend_pages(&desc, &list, o, lse), "oscar_attend_pages");
         reference_pages(&page, bytes, s->q, expected);
-        relerr[isa] = larger(relerr[isa], worst_head(o, expected));
-        bench_close(worst_head(o, expected), limit_of(isa), isa,
-                    "attention over pages against double from their bytes");
+        for (kind = KIND_INT2; kind <= KIND_FAST; kind++) {
+            desc.precision = precision_of(kind);
+            bench_ok(oscar_attend_pages(&desc, &list, o, lse), "oscar_attend_pages");
+            relerr[kind][isa] = larger(relerr[kind][isa], error_of(kind, o, expected));
+            bench_close(error_of(kind, o, expected), limit_of(kind, isa), isa,
+                        "attention over pages against double from their bytes, %s", job_names[kind]);
+        }
     }
     for (p = 0; p < CHECK_PAGES; p++) bench_free(bytes[p], layout.bytes);
     bench_free(scratch, layout.scratch);
@@ -483,13 +509,14 @@ static void check_pages(const setup *s)
 
 /* == MEASURING == */
 
-static void job_init(setup *s, subject *of, int threads, int queries, step_job *job)
+static void job_init(setup *s, int kind, int threads, int queries, step_job *job)
 {
     size_t rows = (size_t)(s->sequences * queries);
     int part;
     memset(job, 0, sizeof *job);
     job->s = s;
-    job->subject = of;
+    job->kind = kind;
+    job->subject = kind == KIND_PLAIN ? NULL : kind == KIND_PAGES ? &s->bf16 : &s->int2;
     job->threads = threads;
     job->queries = queries;
     job->o = (float *)calloc((size_t)s->layers * rows * OUT, sizeof(float));
@@ -501,10 +528,9 @@ static void job_init(setup *s, subject *of, int threads, int queries, step_job *
 
 static int job_make(setup *s, step_job *jobs)
 {
-    int count = 0, threads, which;
+    int count = 0, threads, kind;
     for (threads = 1; threads <= THREADS; threads++)
-        for (which = 0; which < 3; which++)
-            job_init(s, which == 0 ? &s->int2 : which == 1 ? &s->bf16 : NULL, threads, 1, &jobs[count++]);
+        for (kind = 0; kind < KINDS; kind++) job_init(s, kind, threads, 1, &jobs[count++]);
     return count;
 }
 
@@ -548,12 +574,20 @@ static bench_case step_case(step_job *job, const char *name)
     return c;
 }
 
+/* The scalar code knows no low precision: it would be timed twice. */
+static void add_fast(bench_table *table, bench_case c)
+{
+    for (c.isa = bench_next_isa(OSCAR_ISA_AUTO); c.isa != OSCAR_ISA_AUTO; c.isa = bench_next_isa(c.isa))
+        if (c.isa != OSCAR_ISA_SCALAR) bench_add(table, c);
+}
+
 static void add_cases(setup *s, bench_table *table, step_job *jobs, int job_count, bench_reader *readers)
 {
     int i;
     for (i = 0; i < job_count; i++) {
-        bench_case c = step_case(&jobs[i], job_names[job_kind(&jobs[i])]);
-        if (jobs[i].subject) bench_add_isas(table, c);
+        bench_case c = step_case(&jobs[i], job_names[jobs[i].kind]);
+        if (jobs[i].kind == KIND_FAST) add_fast(table, c);
+        else if (jobs[i].subject) bench_add_isas(table, c);
         else bench_add(table, c);
     }
     for (i = 0; i < THREADS; i++) {
@@ -593,6 +627,14 @@ static void print_threads(const setup *s, const bench_table *table, oscar_isa is
                  end);
     bench_figure(isa, int2->median / int2->units * cycles, "cycles", "attend.cycles_per_token_head.%s.%dt%s", s->label,
                  threads, end);
+    if (isa != OSCAR_ISA_SCALAR) {
+        const bench_case *fast = bench_find(table, isa, "%s INT2 fast %dt", s->label, threads);
+        bench_figure(isa, best->median / fast->median, "1", "attend.fast_over_bf16.%s.%dt%s", s->label, threads, end);
+        bench_figure(isa, fast->median / fast->units * 1e9, "ns", "attend.fast_ns_per_token_head.%s.%dt%s", s->label,
+                     threads, end);
+        bench_figure(isa, fast->median / fast->units * cycles, "cycles", "attend.fast_cycles_per_token_head.%s.%dt%s",
+                     s->label, threads, end);
+    }
     bench_figure(isa, best->median / best->units * 1e9, "ns", "attend.bf16_ns_per_token_head.%s.%dt%s", s->label,
                  threads, end);
     bench_figure(isa, best->median / best->units * cycles, "cycles", "attend.bf16_cycles_per_token_head.%s.%dt%s",
@@ -633,7 +675,7 @@ static void setup_fill(setup *s, int tokens, int layers, int sequences)
 static void measure(const setup *pattern, int tokens, int layers, int sequences)
 {
     static bench_table table;
-    static step_job jobs[3 * THREADS];
+    static step_job jobs[KINDS * THREADS];
     static bench_reader readers[THREADS];
     setup s = *pattern;
     int job_count;
@@ -670,9 +712,9 @@ static void measure_queries(const setup *pattern, int tokens, int layers)
     memset(&table, 0, sizeof table);
     for (i = 0; i < 2 * 4; i++) {
         step_job *job = &jobs[i];
-        job_init(&s, i < 4 ? &s.int2 : &s.bf16, 1, counts[i % 4], job);
+        job_init(&s, i < 4 ? KIND_INT2 : KIND_PAGES, 1, counts[i % 4], job);
         check_step(&s, job, 1);
-        (void)snprintf(name, sizeof name, "%s x%d", job_names[job_kind(job)], job->queries);
+        (void)snprintf(name, sizeof name, "%s x%d", job_names[job->kind], job->queries);
         bench_add_isas(&table, step_case(job, name));
     }
     bench_time(&table, 5e-3);
@@ -786,8 +828,10 @@ int main(int argc, char **argv)
         measure(&pattern, 512, bench.full ? 4 : 1, SEQUENCES_MAX);
         measure_queries(&pattern, 4096, 1);
     }
-    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa))
-        bench_figure(isa, relerr[isa], "1", "attend.relerr");
+    for (isa = bench_next_isa(OSCAR_ISA_AUTO); isa; isa = bench_next_isa(isa)) {
+        bench_figure(isa, relerr[KIND_INT2][isa], "1", "attend.relerr");
+        if (isa != OSCAR_ISA_SCALAR) bench_figure(isa, relerr[KIND_FAST][isa], "1", "attend.fast_relerr");
+    }
     report_memory();
     return 0;
 }

@@ -170,8 +170,8 @@ static void compare(const setup *pattern, int tokens, int layers)
     memset(&table, 0, sizeof table);
     for (i = 0; i < 2 * THREADS; i++) {
         bench_case c;
-        job_init(&s, i % 2 ? NULL : &s.int2, i / 2 + 1, 1, &own[i]);
-        c = step_case(&own[i], job_names[job_kind(&own[i])]);
+        job_init(&s, i % 2 ? KIND_PLAIN : KIND_INT2, i / 2 + 1, 1, &own[i]);
+        c = step_case(&own[i], job_names[own[i].kind]);
         c.prepare = pause_threads;
         if (own[i].subject) bench_add_isas(&table, c);
         else bench_add(&table, c);

@@ -69,8 +69,9 @@ static const subject subjects[] = {
     { "Machine", "machine.", ISA },
     { "Bandwidth of reading", "bandwidth.", LAST },
     { "Decode attention beside peers", "attend.over_", LAST },
-    { "Decode attention of one token", "attend.int2_over_ attend.ns_per attend.cycles_per attend.bytes_per "
-                                       "attend.bf16_ns attend.bf16_cycles attend.bf16. attend.read", SECOND },
+    { "Decode attention of one token", "attend.int2_over_ attend.fast_over_ attend.ns_per attend.cycles_per "
+                                       "attend.fast_ns attend.fast_cycles attend.bytes_per attend.bf16_ns "
+                                       "attend.bf16_cycles attend.bf16. attend.read", SECOND },
     { "Decode attention, other figures", "attend.", ISA },
     { "Transforms", "fwht. rotate.", DIMENSION },
     { "Row codec", "encode. decode.", DIMENSION },
@@ -238,6 +239,7 @@ static const char *const grid = "stroke=\"#e6e8eb\"", *const roof = "stroke=\"#5
 /* What is drawn: figures NAME.CASE with a case that ends in `1t`, in ns. bytes: 0 = attend.bytes_per_token_head. */
 static const struct { const char *name, *label, *colour; double bytes; } series[] = {
     { "attend.ns_per_token_head.", "INT2, the library", "#1f3f7a", 0 },
+    { "attend.fast_ns_per_token_head.", "INT2, low precision", "#4f86c6", 0 },
     { "attend.bf16_ns_per_token_head.", "BF16, the faster one", "#c58b4b", 512 },
     { "attend.ggml_f16_ns_per_token_head.", "ggml f16", "#9aa0a6", 512 },
     { "attend.ggml_q8_0_ns_per_token_head.", "ggml q8_0", "#7d4fa0", 272 },

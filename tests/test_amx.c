@@ -123,11 +123,16 @@ static void block_score(block *b, const oscar__attend_kernels *kernels, int whic
 /* Weights: those of softmax look like squares of numbers; a query may have none. */
 static void block_blend(block *b, const oscar__attend_kernels *kernels, int which, const float *weight)
 {
+    signed char limb[OSCAR__QUERIES / 4][512];
+    float step[OSCAR__QUERIES], base[OSCAR__QUERIES];
     int f;
     for (f = 0; f < b->count * b->dim; f++) b->acc[which][f] = b->x[f];
+    for (f = 0; f < b->count; f += 4)
+        kernels->weigh(oscar__smaller(b->count - f, 4), 2, &b->codes, 0, weight + f * 64, limb[f / 4], step + f,
+                       base + f);
     for (f = 0; f < b->count; f += kernels->queries)
-        kernels->blend(oscar__smaller(b->count - f, kernels->queries), &b->codes, weight + f * 64,
-                       b->acc[which] + f * b->dim);
+        kernels->blend(oscar__smaller(b->count - f, kernels->queries), 2, &b->codes, weight + f * 64, limb[f / 4],
+                       step + f, base + f, b->acc[which] + f * b->dim);
 }
 
 /* The largest differences of sums, mean products, scores and blends. A mean product is a sum of terms of both signs
@@ -176,7 +181,7 @@ static void test_blocks(void)
     static const int dims[13] = { 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 512, 1024 };
     test_random random = { 211 };
     int i, group, bits, count;
-    TEST("limbs, mean, score and blend give what those of AVX-512 give: every head size, group, width and fit");
+    TEST("limbs, mean, score, weigh and blend give what those of AVX-512 give: every head size, group, width and fit");
     for (i = 0; i < 13; i++)
         for (group = 16; group <= dims[i]; group += 16)
             for (bits = 2; bits <= 4; bits += 2) {
