@@ -1221,9 +1221,9 @@ typedef struct oscar__codes {
                Tokens first[query] .. end[query] - 1 count (both NULL: all), the others get 0. Updates top, in products
                or in capped logits, and sum; 1 if some top grew: then sums of before are to be multiplied by factor
      rescale   acc[query][dim] *= factor[query]
-     weigh     weights[query][64] times the scales of group g of V -> limb, 512 bytes of four queries, [4 tiles][4 queries]
-               [2][16] where the layout is not a set's own; one limb is unsigned. step and base [4]: the sum over tokens
-               of weight times value is step limb . codes + base
+     weigh     weights[query][64] times the scales of group g of V -> limb, 512 bytes of four queries: [4 tiles]
+               [4 queries][2][16], or an order of the set's own; one limb is unsigned. step and base [4]: the sum over
+               tokens of weight times value is step limb . codes + base
      blend     acc[query][dim] += sum over 64 tokens of weight[query][64] times value. limb, step, base: what weigh made
                of group 0; they get those of the other groups
 
