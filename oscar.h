@@ -14869,10 +14869,10 @@ OSCAR__NEON static double oscar__weigh_row_neon(size_t count, double total, cons
 #  define OSCAR__SDOT(sum, codes, limbs) \
     ((sum) = vdotq_s32(sum, vreinterpretq_s8_u8(codes), vreinterpretq_s8_u8(limbs)))
 #endif
-#if defined(_MSC_VER)
-#  define OSCAR__PREFETCH(p) __prefetch(p)
-#else
+#if !defined(OSCAR__PREFETCH) && (defined(__GNUC__) || defined(__clang__))
 #  define OSCAR__PREFETCH(p) __builtin_prefetch(p)
+#elif !defined(OSCAR__PREFETCH)
+#  define OSCAR__PREFETCH(p) __prefetch(p)
 #endif
 
 /* The largest whole number of the limbs: of queries, which have a sign, and of weights, which have none. */
@@ -15050,15 +15050,20 @@ OSCAR__INLINE OSCAR__NEON void oscar__split_neon(int signs, int limbs, int32x4_t
     oscar__put_limb_neon(n0, n1, limb);
 }
 
-/* Weights of a block and a group as limbs [4 tiles][4 queries][2][16]; step and base of each query, so that the sum
-   over tokens of weight times value is step (limbs . codes) + base. */
-OSCAR__INLINE OSCAR__NEON void oscar__blend_limbs_neon(int count, int limbs, const oscar__codes *v,
-                                                       const unsigned char *scales, const unsigned char *minima,
-                                                       const float *weight, signed char *limb, float *step, float *base)
+/* Weights of a block times the scales of group g as limbs [4 tiles][4 queries][2][16], without sign; step and base of
+   each query, so that the sum over tokens of weight times value is step (limbs . codes) + base. Only what differs from
+   the middle of the codes meets rounded weights. */
+static OSCAR__NEON void oscar__attend_weigh_neon(int count, int limbs, const oscar__codes *v, int g,
+                                                 const float *weight, signed char *limb, float *step, float *base)
 {
-    float32x4_t scale[16], x[16];
+    const unsigned char *scales = v->scale + 2 * g * v->tokens;
+    const unsigned char *minima = v->minimum ? v->minimum + 2 * g * v->tokens : NULL;
+    float32x4_t scale[16], middle[16], x[16];
     int j, t;
-    for (t = 0; t < 16; t++) scale[t] = oscar__abs_neon(oscar__halves_neon(scales + 8 * t));
+    for (t = 0; t < 16; t++) {
+        scale[t] = oscar__abs_neon(oscar__halves_neon(scales + 8 * t));
+        if (minima) middle[t] = vfmaq_n_f32(oscar__halves_neon(minima + 8 * t), scale[t], v->centre);
+    }
     for (j = 0; j < count; j++, weight += OSCAR__BLOCK) {
         float32x4_t most = vdupq_n_f32(0), low = most;
         int32x4_t all = vdupq_n_s32(0);
@@ -15067,7 +15072,7 @@ OSCAR__INLINE OSCAR__NEON void oscar__blend_limbs_neon(int count, int limbs, con
             float32x4_t one = vld1q_f32(weight + 4 * t);
             x[t] = vmulq_f32(one, scale[t]);
             most = vmaxq_f32(most, x[t]);
-            if (minima) low = vfmaq_f32(low, one, oscar__halves_neon(minima + 8 * t));
+            if (minima) low = vfmaq_f32(low, one, middle[t]);
         }
         top = vmaxvq_f32(most);   /* below 1e-34 nothing counts, and 1 / top may overflow */
         inverse = top > 1e-34f ? oscar__weight_most_neon(limbs) / top : 0;
@@ -15078,7 +15083,7 @@ OSCAR__INLINE OSCAR__NEON void oscar__blend_limbs_neon(int count, int limbs, con
             all = vaddq_s32(all, vaddq_s32(n0, n1));
             oscar__split_neon(0, limbs, n0, n1, limb + 128 * (t / 4) + 32 * j + 4 * (t % 4));
         }
-        base[j] = minima ? vaddvq_f32(low) : (float)vaddvq_s32(all) * -v->centre * step[j];
+        base[j] = vaddvq_f32(low) - (float)vaddvq_s32(all) * v->centre * step[j];
     }
 }
 
@@ -15092,17 +15097,14 @@ OSCAR__INLINE OSCAR__NEON void oscar__blend_add_neon(int limbs, const int32x4_t 
 }
 
 OSCAR__INLINE OSCAR__NEON void oscar__blend_neon(int bits, int count, int limbs, const oscar__codes *v,
-                                                 const float *weight, float *acc)
+                                                 const float *weight, signed char *limb, float *step, float *base,
+                                                 float *acc)
 {
     size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
-    const unsigned char *p = v->codes, *scales = v->scale, *minima = v->minimum;
-    signed char limb[4 * 128];
-    float step[4], base[4];
-    int at, c, tile;
-    for (at = 0; at < v->dim; at += v->group) {
-        oscar__blend_limbs_neon(count, limbs, v, scales, minima, weight, limb, step, base);
-        scales += 2 * v->tokens;
-        if (minima) minima += 2 * v->tokens;
+    const unsigned char *p = v->codes;
+    int g, c, tile;
+    for (g = 0; g * v->group < v->dim; g++) {
+        if (g) oscar__attend_weigh_neon(count, limbs, v, g, weight, limb, step, base);
         for (c = 0; c < v->group; c += 8, p += 32, acc += 8) {
             int32x4_t sum[16];
             oscar__zeros_neon(sum);
@@ -15122,7 +15124,10 @@ OSCAR__INLINE OSCAR__NEON void oscar__blend_neon(int bits, int count, int limbs,
 static OSCAR__NEON void oscar__attend_blend_neon(int count, int limbs, const oscar__codes *v, const float *weight,
                                                  float *acc)
 {
-    OSCAR__BY_SHAPE(oscar__blend_neon, v->bits, count, limbs, (v, weight, acc))
+    signed char limb[4 * 128];
+    float step[4], base[4];
+    oscar__attend_weigh_neon(count, limbs, v, 0, weight, limb, step, base);
+    OSCAR__BY_SHAPE(oscar__blend_neon, v->bits, count, limbs, (v, weight, limb, step, base, acc))
 }
 
 static OSCAR__NEON void oscar__attend_limbs_neon(int limbs, int dim, int group, int query, const float *x,

@@ -1,7 +1,7 @@
 /* test_attend.c - attention over pages and rows, and joins, against double arithmetic over the same page bytes.
 
    Every instruction set of this machine runs all of it. Tolerances: 1e-5 for |o - ref| / |ref| and for lse (relative
-   where it is large) of the scalar path, 1e-3 of the others, 1e-2 with OSCAR_PRECISION_LOW. */
+   where it is large) of the scalar path, 1e-3 of the others, about 1e-2 with OSCAR_PRECISION_LOW. */
 #define _POSIX_C_SOURCE 200112L   /* posix_memalign, as in test_pages.c */
 #include "test.h"
 
@@ -839,35 +839,46 @@ static void test_refused(void)
 
 /* == VECTORS: what only they do == */
 
-/* Rows of a layer behind Hadamard transforms, and queries of such a size that logits have deviation 1. */
+/* Rows of a layer behind Hadamard transforms, and queries of such a size that logits have deviation 1: queries have 1.5
+   and keys 1.3. */
 static void test_low(void)
 {
-    static const int shapes[4][3] = { { 64, 2, 2 }, { 128, 2, 2 }, { 128, 4, 4 }, { 256, 2, 4 } };
+    static const int shapes[6][3] = { { 64, 2, 2 }, { 128, 2, 2 }, { 128, 4, 4 }, { 256, 2, 4 }, { 96, 2, 2 },
+                                      { 128, 4, 2 } };
     test_random random = { 149 };
+    enum { COUNT = 36 };
+    double worst = 0, squares = 0;
     int i, j;
-    TEST("OSCAR_PRECISION_LOW: at most 1e-2 over all heads");
-    for (i = 0; i < 4; i++) {
+    TEST("OSCAR_PRECISION_LOW: 1e-2 over all heads, as a root mean square, and little more for any");
+    for (i = 0; i < COUNT; i++) {
         setup s;
         results r;
         double error;
-        setup_plain(&s, &random, 1, 4, shapes[i][0], shapes[i][0], OSCAR_HADAMARD);
-        s.layer.k_bits = shapes[i][1];
-        s.layer.v_bits = shapes[i][2];
-        s.layer.scale = (float)(0.55 / sqrt(s.layer.k_dim));
-        setup_fill(&s, &random, 64, OSCAR_BF16, 5, 1, 4, 0);
+        int dim = shapes[i % 6][0], k_bits = shapes[i % 6][1], v_bits = shapes[i % 6][2];
+        setup_plain(&s, &random, 1, 1 + i % 4, dim, dim, OSCAR_HADAMARD);
+        s.layer.k_bits = k_bits;
+        s.layer.v_bits = v_bits;
+        s.layer.k_fit = i % 5 ? OSCAR_UNBIASED : OSCAR_CLIP;
+        s.layer.v_fit = i % 7 ? OSCAR_UNBIASED : OSCAR_CLIP;
+        s.layer.scale = (float)(0.51 / sqrt(s.layer.k_dim));
+        setup_fill(&s, &random, 64, OSCAR_BF16, 5, 1, 16 / (1 + i % 4), 0);
         s.desc.precision = OSCAR_PRECISION_LOW;
         r = results_open(&s);
         CHECK(oscar_attend_pages(&s.desc, &s.list, r.o, r.lse) == OSCAR_OK);
         reference_attend(&s, PAGES, NULL, r.want_o, r.want_lse);
-        error = ref_relative(16 * s.dv, r.o, r.want_o);
-        CHECK_MSG(error <= 1e-2, ("    D %d, %d and %d bits: %g\n", s.dk, shapes[i][1], shapes[i][2], error));
-        for (j = 0; j < 16; j++) CLOSE(r.lse[j], r.want_lse[j], 2e-2);
+        error = ref_relative(s.queries * s.hq * s.dv, r.o, r.want_o);
+        if (error > worst) worst = error;
+        squares += error * error;
+        CHECK_MSG(error <= 1.25e-2, ("    D %d, %d and %d bits: %g\n", s.dk, k_bits, v_bits, error));
+        for (j = 0; j < s.queries * s.hq; j++) CLOSE(r.lse[j], r.want_lse[j], 2e-2);
         s.desc.precision = (oscar_precision)3;
         CHECK(oscar_attend_pages(&s.desc, &s.list, r.o, r.lse) == OSCAR_ERR_ARGUMENT);
-        if (getenv("TEST_VERBOSE")) printf("  D %d: %.2g\n", s.dk, error);
         results_close(&r);
         setup_close(&s);
     }
+    CHECK_MSG(sqrt(squares / COUNT) <= 1e-2, ("    root mean square %g\n", sqrt(squares / COUNT)));
+    if (getenv("TEST_VERBOSE"))
+        printf("  low precision: largest error %.2g, root mean square %.2g\n", worst, sqrt(squares / COUNT));
 }
 
 /* Whatever goes together with a query: its result is the same to the bit. */
