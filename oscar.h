@@ -180,7 +180,7 @@
        OSCAR_ASSERT(x)        default assert
        OSCAR_NO_STDIO         no oscar_rotations_save and _load; neither stdio nor assert
        OSCAR_NO_SIMD          scalar code only
-       OSCAR_NO_AVX2, OSCAR_NO_AVX512    without that instruction set and those that need it
+       OSCAR_NO_AVX2, OSCAR_NO_AVX512, OSCAR_NO_NEON    without that instruction set and those that need it
        OSCAR_NO_ATOMICS       the instruction set is chosen by a plain store: call oscar_isa_force once before threads
        NDEBUG                 no asserts
 
@@ -14030,10 +14030,11 @@ OSCAR__INLINE OSCAR__NEON int32x4_t oscar__count_above_neon(int dim, const float
     return vaddq_s32(a, b);
 }
 
-/* Of numbers without sign. */
-OSCAR__INLINE OSCAR__NEON int32x4_t oscar__smaller_neon(int32x4_t a, int32x4_t b)
+/* The smaller of a and b + c, of numbers without sign. */
+OSCAR__INLINE OSCAR__NEON int32x4_t oscar__smaller_neon(int32x4_t a, int32x4_t b, int32x4_t c)
 {
-    return vreinterpretq_s32_u32(vminq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
+    uint32x4_t sum = vaddq_u32(vreinterpretq_u32_s32(b), vreinterpretq_u32_s32(c));
+    return vreinterpretq_s32_u32(vminq_u32(vreinterpretq_u32_s32(a), sum));
 }
 
 /* The magnitude of a rank in each row, by bisection on its bits. It starts at a guess and moves away from it in steps
@@ -14051,9 +14052,9 @@ static OSCAR__NEON float32x4_t oscar__rank_neon(int dim, int rank, const float *
         low = oscar__pick_int_neon(too_low, vaddq_s32(middle, one),
                                   oscar__pick_int_neon(near_enough, low, middle));
         centre = vaddq_s32(low, vshrq_n_s32(vsubq_s32(high, low), 1));
-        middle = oscar__pick_int_neon(too_low, oscar__smaller_neon(centre, vaddq_s32(low, step)),
+        middle = oscar__pick_int_neon(too_low, oscar__smaller_neon(centre, low, step),
                                      vmaxq_s32(centre, vsubq_s32(high, step)));
-        step = oscar__smaller_neon(vaddq_s32(step, step), vdupq_n_s32(1 << 30));
+        step = oscar__smaller_neon(vdupq_n_s32(1 << 30), step, step);
     }
     for (c = 0; c < dim; c++) {
         int32x4_t one_magnitude = vreinterpretq_s32_f32(vld1q_f32(magnitude + c * OSCAR__TILE));
@@ -15188,8 +15189,8 @@ OSCAR__INLINE OSCAR__NEON float32x4_t oscar__exp2_neon(float32x4_t x)
     p = vfmaq_f32(vdupq_n_f32(2.402224243e-1f), p, f);
     p = vfmaq_f32(vdupq_n_f32(6.931470037e-1f), p, f);
     p = vfmaq_f32(vdupq_n_f32(1.0f), p, f);
-    p = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(vcvtq_s32_f32(n), 23)));
-    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(p), none));
+    n = vreinterpretq_f32_s32(vshlq_n_s32(vcvtq_s32_f32(n), 23));
+    return vreinterpretq_f32_u32(vbicq_u32(vaddq_u32(vreinterpretq_u32_f32(p), vreinterpretq_u32_f32(n)), none));
 }
 
 /* cap tanh(x / cap); the error is a few 1e-7 of cap. NaN stays. */
