@@ -13526,6 +13526,9 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
 /* == 3.20 KERNELS: NEON == */
 #if defined(OSCAR__HAS_NEON)
 
+/* 4 floats, 2 doubles or 16 bytes a vector; the steps are those of AVX2 (3.17). Little endian. Addresses of codes and
+   rows need no alignment: they are loaded as bytes. A sum that may wrap is one of unsigned numbers. */
+
 /* -- rows: numbers, transforms (3.3, 3.5) -- */
 
 /* Masks of lanes: a compare, both, either, a choice, one more where it holds, and as bits. */
