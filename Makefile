@@ -29,7 +29,7 @@ HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h examples/*.h)
 PROGRAMS = examples/llm.c examples/import_rotation_zoo.c
 
 .DEFAULT_GOAL := help
-.PHONY: help demo llm models accuracy test asan tsan fuzz bench bench-peers examples cross coverage clean logs \
+.PHONY: help demo llm models accuracy test asan tsan fuzz bench bench-peers examples cross neon coverage clean logs \
     probe FORCE $(TESTS)
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo 'make bench-peers   fetches ggml, OpenBLAS and NumPy to build/peers and times them beside the library'
 	@echo 'make examples   build every example'
 	@echo 'make cross      the tests of bytes on aarch64 and s390x (big endian) under qemu'
+	@echo 'make neon       the tests of the NEON kernels on an emulated aarch64, with byte products and without'
 	@echo 'make coverage   which lines of oscar.h the tests run (gcov)'
 	@echo 'make test_NAME  one test program; TEST_VERBOSE=1 names its tests'
 	@echo 'make clean      remove build/'
@@ -146,11 +147,12 @@ COMMAND_packaging-gcc = sh tests/packaging.sh gcc
 COMMAND_packaging-clang = sh tests/packaging.sh "clang $(OTHER_CC)"
 COMMAND_bytes = sh tests/bytes.sh "gcc clang $(OTHER_CC)"
 COMMAND_cross = sh tests/cross.sh
+COMMAND_neon = sh tests/neon.sh short
 COMMAND_golden = sh tests/python.sh golden $(PYTHON)
 COMMAND_safetensors = sh tests/python.sh safetensors $(PYTHON) build/test/plain/test_files
 COMMAND_examples = sh tests/examples.sh $(CC)
 COMMAND_style = sh tests/style.sh
-SCRIPTS = packaging-gcc packaging-clang cross bytes examples golden safetensors style
+SCRIPTS = packaging-gcc packaging-clang cross neon bytes examples golden safetensors style
 
 $(SCRIPTS:%=build/test/scripts/%.log): build/test/scripts/%.log: FORCE
 	@sh tests/run.sh program scripts $* $(COMMAND_$*)
@@ -192,6 +194,10 @@ logs: $(LOGS)
 
 cross:
 	sh tests/cross.sh
+
+# All of it; `make test` runs the short form.
+neon:
+	sh tests/neon.sh
 
 FLAGS_fuzz = -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DOSCAR_LIBFUZZER
 

@@ -180,7 +180,8 @@
        OSCAR_ASSERT(x)        default assert
        OSCAR_NO_STDIO         no oscar_rotations_save and _load; neither stdio nor assert
        OSCAR_NO_SIMD          scalar code only
-       OSCAR_NO_AVX2, OSCAR_NO_AVX512, OSCAR_NO_AMX   without that instruction set and those that need it
+       OSCAR_NO_AVX2, OSCAR_NO_AVX512, OSCAR_NO_AMX, OSCAR_NO_NEON   without that instruction set and those that
+                              need it
        OSCAR_NO_ATOMICS       the instruction set is chosen by a plain store: call oscar_isa_force once before threads
        NDEBUG                 no asserts
 
@@ -1154,6 +1155,20 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #    endif
 #  endif
 #endif
+/* NEON itself is part of every 64-bit ARM; products of bytes came with ARMv8.2, in gcc with version 8. */
+#if !defined(OSCAR_NO_SIMD) && !defined(OSCAR_NO_NEON) \
+    && (defined(_M_ARM64) || (defined(__AARCH64EL__) && (defined(__clang__) || __GNUC__ >= 8)))
+#  define OSCAR__HAS_NEON 1
+#endif
+#if defined(OSCAR__HAS_AVX2) || defined(OSCAR__HAS_NEON)
+#  define OSCAR__HAS_VECTORS 1
+#endif
+#if defined(OSCAR__HAS_NEON)
+#  include <arm_neon.h>
+#  if defined(__linux__) && !defined(__ARM_FEATURE_DOTPROD)
+#    include <sys/auxv.h>
+#  endif
+#endif
 #if defined(OSCAR__HAS_AVX2)
 #  include <immintrin.h>
 #  if defined(_MSC_VER)
@@ -1183,8 +1198,30 @@ OSCAR_API const char *oscar_result_text(oscar_result result)
 #  define OSCAR__PREFETCH(p) __builtin_prefetch(p)
 #elif defined(OSCAR__HAS_AVX2)
 #  define OSCAR__PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#elif defined(_M_ARM64)
+#  define OSCAR__PREFETCH(p) __prefetch(p)
 #else
 #  define OSCAR__PREFETCH(p) ((void)0)
+#endif
+#if defined(__clang__)
+#  define OSCAR__NEON __attribute__((target("dotprod")))
+#elif defined(__GNUC__) && !defined(__ARM_FEATURE_DOTPROD)
+/* What the flags turn on stays on: gcc inlines nothing into a function that was compiled for less. */
+#  if defined(__ARM_FEATURE_CRYPTO)
+#    define OSCAR__NEON_CRYPTO "+crypto"
+#  else
+#    define OSCAR__NEON_CRYPTO
+#  endif
+#  if defined(__ARM_FEATURE_SVE)
+#    define OSCAR__NEON_MORE "+fp16+sve"
+#  elif defined(__ARM_FEATURE_FP16_SCALAR_ARITHMETIC)
+#    define OSCAR__NEON_MORE "+fp16"
+#  else
+#    define OSCAR__NEON_MORE
+#  endif
+#  define OSCAR__NEON __attribute__((target("arch=armv8.2-a+dotprod" OSCAR__NEON_CRYPTO OSCAR__NEON_MORE)))
+#else
+#  define OSCAR__NEON
 #endif
 #if defined(_MSC_VER)
 #  define OSCAR__INLINE static __forceinline
@@ -10800,6 +10837,9 @@ static OSCAR__AVX2 void oscar__lane_product_avx2(int dim, const float *m, int fi
     }
 }
 
+#endif
+#if defined(OSCAR__HAS_VECTORS)
+
 /* Rows that a kernel refines at a time, as many as a vector has lanes. All but codes: [..][16], from the column's first
    lane on. x becomes the reading s u. */
 typedef struct oscar__column {
@@ -10835,6 +10875,9 @@ static int oscar__columns_of(const oscar__encoder *e, int width, float *xz, floa
         }
     return count;
 }
+
+#endif
+#if defined(OSCAR__HAS_AVX2)
 
 /* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
    then changes no number that is used: at most the sign of a zero gradient). */
@@ -11342,11 +11385,17 @@ OSCAR__AVX2 static void oscar__turn_halves_avx2(size_t count, const double *cosi
     }
 }
 
+#endif
+#if defined(OSCAR__HAS_VECTORS)
+
 /* 1 / 12!, ... 1 / 1!, 1 */
 static const double oscar__exp_series[13] = {
     1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120,
     1.0 / 24, 1.0 / 6, 0.5, 1, 1
 };
+
+#endif
+#if defined(OSCAR__HAS_AVX2)
 
 /* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
 OSCAR__INLINE OSCAR__AVX2 __m256d oscar__exp_avx2(__m256d x)
@@ -11408,6 +11457,9 @@ OSCAR__AVX2 static double oscar__weigh_row_avx2(size_t count, double total, cons
 OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
 OSCAR__INLINE float oscar__weights_most(int limbs) { return limbs > 1 ? 32639.0f : 255.0f; }
 
+#endif
+#if defined(OSCAR__HAS_VECTORS)
+
 /* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
 #define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
     switch (((bits) == 4 ? 6 : 0) + ((limbs) == 1 ? 3 : 0) + ((count) < 3 ? (count) - 1 : 2)) { \
@@ -11439,6 +11491,8 @@ OSCAR__INLINE float oscar__weights_most(int limbs) { return limbs > 1 ? 32639.0f
     case 7: f(OSCAR_F16, 2, OSCAR__UNPACK arguments); break; \
     default: f(OSCAR_F16, 4, OSCAR__UNPACK arguments); break; \
     }
+#endif
+#if defined(OSCAR__HAS_AVX2)
 
 /* sum += codes . four signed bytes, the same ones for all lanes, in 16 bits: products of two neighbours together, at
    most 2 * 3 * 128, or 2 * 15 * 128. gcc would take the broadcasts out of loops and keep them on the stack, and
@@ -14686,6 +14740,1897 @@ static const oscar__attend_kernels oscar__attend_amx = {
 #endif /* OSCAR__HAS_AMX */
 
 /* == 3.20 KERNELS: NEON == */
+#if defined(OSCAR__HAS_NEON)
+
+/* 4 floats, 2 doubles or 16 bytes a vector; the steps are those of AVX2 (3.17). Little endian. Addresses of codes and
+   rows need no alignment: they are loaded as bytes. A sum that may wrap is one of unsigned numbers. */
+
+/* -- rows: numbers, transforms (3.3, 3.5) -- */
+
+/* Masks of lanes: a compare, both, either, a choice, one more where it holds, and as bits. */
+OSCAR__INLINE OSCAR__NEON uint32x4_t oscar__less_neon(float32x4_t a, float32x4_t b) { return vcltq_f32(a, b); }
+
+OSCAR__INLINE OSCAR__NEON uint32x4_t oscar__at_least_neon(float32x4_t a, float32x4_t b) { return vcgeq_f32(a, b); }
+
+OSCAR__INLINE OSCAR__NEON uint32x4_t oscar__above_neon(int32x4_t a, int32x4_t b) { return vcgtq_s32(a, b); }
+
+OSCAR__INLINE OSCAR__NEON uint32x4_t oscar__both_neon(uint32x4_t a, uint32x4_t b) { return vandq_u32(a, b); }
+
+OSCAR__INLINE OSCAR__NEON uint32x4_t oscar__either_neon(uint32x4_t a, uint32x4_t b) { return vorrq_u32(a, b); }
+
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__pick_neon(uint32x4_t mask, float32x4_t yes, float32x4_t no)
+{
+    return vbslq_f32(mask, yes, no);
+}
+
+OSCAR__INLINE OSCAR__NEON int32x4_t oscar__pick_int_neon(uint32x4_t mask, int32x4_t yes, int32x4_t no)
+{
+    return vbslq_s32(mask, yes, no);
+}
+
+OSCAR__INLINE OSCAR__NEON int32x4_t oscar__add_if_neon(int32x4_t x, uint32x4_t mask)
+{
+    return vsubq_s32(x, vreinterpretq_s32_u32(mask));
+}
+
+/* 0, 1, 2, 3 */
+OSCAR__INLINE OSCAR__NEON int32x4_t oscar__lanes_neon(void)
+{
+    static const int32_t lanes[4] = { 0, 1, 2, 3 };
+    return vld1q_s32(lanes);
+}
+
+OSCAR__INLINE OSCAR__NEON unsigned oscar__bits_neon(uint32x4_t mask)
+{
+    return (unsigned)vaddvq_u32(vandq_u32(mask, vshlq_u32(vdupq_n_u32(1), oscar__lanes_neon())));
+}
+
+/* 1.5 where the mask holds, else 0.5. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__level2_neon(uint32x4_t mask)
+{
+    return vbslq_f32(mask, vdupq_n_f32(1.5f), vdupq_n_f32(0.5f));
+}
+
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__floor_neon(float32x4_t x) { return vrndmq_f32(x); }
+
+OSCAR__INLINE OSCAR__NEON void oscar__put_codes_neon(unsigned char *p, int32x4_t codes)
+{
+    uint16x4_t words = vmovn_u32(vreinterpretq_u32_s32(codes));
+    uint32_t four = vget_lane_u32(vreinterpret_u32_u8(vmovn_u16(vcombine_u16(words, words))), 0);
+    memcpy(p, &four, sizeof four);
+}
+
+OSCAR__INLINE OSCAR__NEON int32x4_t oscar__get_codes_neon(const unsigned char *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four))))));
+}
+
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__round_f16_neon(float32x4_t x) { return vcvt_f32_f16(vcvt_f16_f32(x)); }
+
+/* 4 numbers from any address. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__widen_f16_neon(const unsigned char *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p)));
+}
+
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__widen_bf16_neon(const unsigned char *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__put_f16_neon(unsigned char *p, float32x4_t x)
+{
+    vst1_u8(p, vreinterpret_u8_f16(vcvt_f16_f32(x)));
+}
+
+/* x: rounded. */
+OSCAR__INLINE OSCAR__NEON void oscar__put_bf16_neon(unsigned char *p, float32x4_t x)
+{
+    vst1_u8(p, vreinterpret_u8_u16(vshrn_n_u32(vreinterpretq_u32_f32(x), 16)));
+}
+
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__abs_neon(float32x4_t x) { return vabsq_f32(x); }
+
+/* Lanes that are finite. */
+OSCAR__INLINE OSCAR__NEON uint32x4_t oscar__finite_lanes_neon(float32x4_t x)
+{
+    return vcleq_f32(vabsq_f32(x), vdupq_n_f32(FLT_MAX));
+}
+
+/* n: a multiple of 16. A NaN stays in a maximum. */
+static OSCAR__NEON int oscar__finite_neon(const float *x, size_t n)
+{
+    float32x4_t a = vdupq_n_f32(0), b = a;
+    size_t i;
+    for (i = 0; i < n; i += 8) {
+        a = vmaxq_f32(a, vabsq_f32(vld1q_f32(x + i)));
+        b = vmaxq_f32(b, vabsq_f32(vld1q_f32(x + i + 4)));
+    }
+    return vmaxvq_f32(vmaxq_f32(a, b)) <= FLT_MAX;
+}
+
+/* bfloat16 keeps the upper half, rounded to nearest even; a NaN only gets quiet. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__round_bf16_neon(float32x4_t x)
+{
+    uint32x4_t u = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+    uint32x4_t rounded = vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    uint32x4_t number = vceqq_f32(x, x);
+    rounded = vbslq_u32(number, rounded, vorrq_u32(u, vdupq_n_u32(0x400000)));
+    return vreinterpretq_f32_u32(vandq_u32(rounded, vdupq_n_u32(0xffff0000u)));
+}
+
+static OSCAR__NEON void oscar__load_neon(oscar_type type, const void *in, size_t n, float *out)
+{
+    const unsigned char *p = (const unsigned char *)in;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *out);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 4) vst1q_f32(out + i, oscar__widen_bf16_neon(p + 2 * i));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 4) vst1q_f32(out + i, oscar__widen_f16_neon(p + 2 * i));
+}
+
+static OSCAR__NEON void oscar__load_rounded_neon(oscar_type type, const void *in, oscar_type to, size_t n, float *out)
+{
+    const float *x = (const float *)in;
+    size_t i;
+    if (oscar__type_size(to) == 4 || type == to) { oscar__load_neon(type, in, n, out); return; }
+    if (oscar__type_size(type) == 2) { oscar__load_neon(type, in, n, out); x = out; }
+    if (to == OSCAR_BF16)
+        for (i = 0; i < n; i += 4) vst1q_f32(out + i, oscar__round_bf16_neon(vld1q_f32(x + i)));
+    else
+        for (i = 0; i < n; i += 4) vst1q_f32(out + i, oscar__round_f16_neon(vld1q_f32(x + i)));
+}
+
+static OSCAR__NEON void oscar__store_neon(oscar_type type, const float *in, size_t n, void *out)
+{
+    unsigned char *p = (unsigned char *)out;
+    size_t i;
+    if (oscar__type_size(type) == 4) memcpy(out, in, n * sizeof *in);
+    if (type == OSCAR_BF16)
+        for (i = 0; i < n; i += 4) oscar__put_bf16_neon(p + 2 * i, oscar__round_bf16_neon(vld1q_f32(in + i)));
+    if (type == OSCAR_F16)
+        for (i = 0; i < n; i += 4) oscar__put_f16_neon(p + 2 * i, vld1q_f32(in + i));
+}
+
+static OSCAR__NEON void oscar__centre_neon(int dim, const float *x, const float *mean, float *out)
+{
+    int i;
+    for (i = 0; i < dim; i += 4) vst1q_f32(out + i, vsubq_f32(vld1q_f32(x + i), vld1q_f32(mean + i)));
+}
+
+/* S(x, y) of one row. */
+static OSCAR__NEON float oscar__sum_products_neon(int n, const float *x, const float *y)
+{
+    float32x4_t p = vdupq_n_f32(0), q = p, r = p, s = p;
+    float32x2_t two;
+    int i;
+    for (i = 0; i < n; i += 16) {
+        p = vfmaq_f32(p, vld1q_f32(x + i), vld1q_f32(y + i));
+        q = vfmaq_f32(q, vld1q_f32(x + i + 4), vld1q_f32(y + i + 4));
+        r = vfmaq_f32(r, vld1q_f32(x + i + 8), vld1q_f32(y + i + 8));
+        s = vfmaq_f32(s, vld1q_f32(x + i + 12), vld1q_f32(y + i + 12));
+    }
+    p = vaddq_f32(vaddq_f32(p, r), vaddq_f32(q, s));
+    two = vadd_f32(vget_low_f32(p), vget_high_f32(p));
+    return vget_lane_f32(vpadd_f32(two, two), 0);
+}
+
+/* (a, b) -> (a + b, a - b) */
+#define OSCAR__PAIR(a, b) do { float32x4_t pair_ = a; a = vaddq_f32(pair_, b); b = vsubq_f32(pair_, b); } while (0)
+#define OSCAR__PAIRS4(a, b, c, d) do { \
+    OSCAR__PAIR(a, b); OSCAR__PAIR(c, d); OSCAR__PAIR(a, c); OSCAR__PAIR(b, d); } while (0)
+
+/* The strides inside a vector. (a, b) -> (a + b, a - b) is one fma by +-1, which does not round twice. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__fwht_vector_neon(float32x4_t x)
+{
+    static const float signs[8] = { 1, -1, 1, -1, 1, 1, -1, -1 };
+    x = vfmaq_f32(vrev64q_f32(x), x, vld1q_f32(signs));
+    x = vfmaq_f32(vextq_f32(x, x, 2), x, vld1q_f32(signs + 4));
+    return x;
+}
+
+/* `count` vectors side by side, 1, 2, 4 or 8: the strides up to all of them. count is a constant at each call. */
+OSCAR__INLINE OSCAR__NEON void oscar__fwht_near_neon(int count, float *x, float32x4_t scale)
+{
+    float32x4_t a, b, c, d, e, f, g, h;
+    a = b = c = d = e = f = g = h = oscar__fwht_vector_neon(vld1q_f32(x));
+    if (count > 1) b = oscar__fwht_vector_neon(vld1q_f32(x + 4));
+    if (count > 2) {
+        c = oscar__fwht_vector_neon(vld1q_f32(x + 2 * 4));
+        d = oscar__fwht_vector_neon(vld1q_f32(x + 3 * 4));
+    }
+    if (count > 4) {
+        e = oscar__fwht_vector_neon(vld1q_f32(x + 4 * 4));
+        f = oscar__fwht_vector_neon(vld1q_f32(x + 5 * 4));
+        g = oscar__fwht_vector_neon(vld1q_f32(x + 6 * 4));
+        h = oscar__fwht_vector_neon(vld1q_f32(x + 7 * 4));
+    }
+    if (count == 2) OSCAR__PAIR(a, b);
+    if (count > 2) OSCAR__PAIRS4(a, b, c, d);
+    if (count > 4) {
+        OSCAR__PAIRS4(e, f, g, h);
+        OSCAR__PAIR(a, e); OSCAR__PAIR(b, f); OSCAR__PAIR(c, g); OSCAR__PAIR(d, h);
+    }
+    vst1q_f32(x, vmulq_f32(a, scale));
+    if (count > 1) vst1q_f32(x + 4, vmulq_f32(b, scale));
+    if (count > 2) {
+        vst1q_f32(x + 2 * 4, vmulq_f32(c, scale));
+        vst1q_f32(x + 3 * 4, vmulq_f32(d, scale));
+    }
+    if (count > 4) {
+        vst1q_f32(x + 4 * 4, vmulq_f32(e, scale));
+        vst1q_f32(x + 5 * 4, vmulq_f32(f, scale));
+        vst1q_f32(x + 6 * 4, vmulq_f32(g, scale));
+        vst1q_f32(x + 7 * 4, vmulq_f32(h, scale));
+    }
+}
+
+/* The two strides `stride` and 2 stride of a block, or (two = 0) one. */
+OSCAR__INLINE OSCAR__NEON void oscar__fwht_far_neon(int two, int stride, float *x, float32x4_t scale)
+{
+    int i;
+    for (i = 0; i < stride; i += 4) {
+        float *p = x + i;
+        float32x4_t a = vld1q_f32(p), b = vld1q_f32(p + stride), c = a, d = b;
+        if (two) {
+            c = vld1q_f32(p + 2 * stride);
+            d = vld1q_f32(p + 3 * stride);
+            OSCAR__PAIRS4(a, b, c, d);
+            vst1q_f32(p + 2 * stride, vmulq_f32(c, scale));
+            vst1q_f32(p + 3 * stride, vmulq_f32(d, scale));
+        } else OSCAR__PAIR(a, b);
+        vst1q_f32(p, vmulq_f32(a, scale));
+        vst1q_f32(p + stride, vmulq_f32(b, scale));
+    }
+}
+
+/* A block of more than 8 vectors: 8 at a time, then one stride if their number is odd, then two at a time. Only the
+   last pass scales; a product with 1 is exact. */
+OSCAR__INLINE OSCAR__NEON void oscar__fwht_block_neon(int block, float *x, float32x4_t scale)
+{
+    const float32x4_t one = vdupq_n_f32(1.0f);
+    int stride = 8 * 4, left = 0, i;
+    for (i = stride; i < block; i *= 2) left++;
+    for (i = 0; i < block; i += stride) oscar__fwht_near_neon(8, x + i, one);
+    if (left % 2) {
+        for (i = 0; i < block; i += 2 * stride) oscar__fwht_far_neon(0, stride, x + i, left == 1 ? scale : one);
+        stride *= 2;
+    }
+    for (; stride < block; stride *= 4)
+        for (i = 0; i < block; i += 4 * stride)
+            oscar__fwht_far_neon(1, stride, x + i, 4 * stride == block ? scale : one);
+}
+
+/* Blocks of less than a vector are left to the scalar code. */
+static OSCAR__NEON void oscar__fwht_scaled_neon(int n, float factor, float *x)
+{
+    const float32x4_t scale = vdupq_n_f32(factor);
+    int block = oscar__pow2_divisor(n), i;
+    for (i = 0; i < n; i += block) {
+        if (block == 4) oscar__fwht_near_neon(1, x + i, scale);
+        else if (block == 2 * 4) oscar__fwht_near_neon(2, x + i, scale);
+        else if (block == 4 * 4) oscar__fwht_near_neon(4, x + i, scale);
+        else if (block == 8 * 4) oscar__fwht_near_neon(8, x + i, scale);
+        else oscar__fwht_block_neon(block, x + i, scale);
+    }
+}
+
+static OSCAR__NEON void oscar__fwht_neon(int n, size_t rows, const float *in, float *out)
+{
+    if (oscar__pow2_divisor(n) < 4) {
+        oscar__fwht_rows(n, rows, in, out);
+        return;
+    }
+    for (; rows; rows--, in += n, out += n) {
+        if (in != out) memcpy(out, in, (size_t)n * sizeof *out);
+        oscar__fwht_scaled_neon(n, oscar__fwht_scale(n), out);
+    }
+}
+
+static OSCAR__NEON void oscar__butterfly_neon(int n, float *x)
+{
+    if (oscar__pow2_divisor(n) < 4) oscar__butterfly(n, x);
+    else oscar__fwht_scaled_neon(n, 1.0f, x);
+}
+
+#undef OSCAR__PAIR
+#undef OSCAR__PAIRS4
+
+/* 4 rows of x by 4 columns. sum: [4 rows]. */
+OSCAR__INLINE OSCAR__NEON void oscar__rotate_four_neon(float32x4_t w, float s0, float s1, float s2, float s3,
+                                                       float32x4_t *sum)
+{
+    sum[0] = vfmaq_n_f32(sum[0], w, s0);
+    sum[1] = vfmaq_n_f32(sum[1], w, s1);
+    sum[2] = vfmaq_n_f32(sum[2], w, s2);
+    sum[3] = vfmaq_n_f32(sum[3], w, s3);
+}
+
+/* 4 rows of x by `width` vectors of columns, 1 or 4; width is a constant at each call. */
+OSCAR__INLINE OSCAR__NEON void oscar__rotate_panel_neon(int width, int n, const float *m, const float *const *x,
+                                                        float *const *out)
+{
+    const float *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    float32x4_t a[4], b[4], c[4], d[4];
+    int i;
+    a[0] = a[1] = a[2] = a[3] = vdupq_n_f32(0);
+    b[0] = b[1] = b[2] = b[3] = c[0] = c[1] = c[2] = c[3] = d[0] = d[1] = d[2] = d[3] = a[0];
+    for (i = 0; i < n; i++, m += n) {
+        float s0 = x0[i], s1 = x1[i], s2 = x2[i], s3 = x3[i];
+        oscar__rotate_four_neon(vld1q_f32(m), s0, s1, s2, s3, a);
+        if (width > 1) oscar__rotate_four_neon(vld1q_f32(m + 4), s0, s1, s2, s3, b);
+        if (width > 1) oscar__rotate_four_neon(vld1q_f32(m + 8), s0, s1, s2, s3, c);
+        if (width > 1) oscar__rotate_four_neon(vld1q_f32(m + 12), s0, s1, s2, s3, d);
+    }
+    for (i = 0; i < 4; i++) {
+        vst1q_f32(out[i], a[i]);
+        if (width > 1) vst1q_f32(out[i] + 4, b[i]);
+        if (width > 1) vst1q_f32(out[i] + 8, c[i]);
+        if (width > 1) vst1q_f32(out[i] + 12, d[i]);
+    }
+}
+
+/* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
+   missing ones. */
+static OSCAR__NEON void oscar__rotate_neon(int n, int rows, const float *m, const float *x, float *out)
+{
+    const size_t row = (size_t)n;
+    int j = 0, r, k, i, width;
+    for (; j + 4 <= n; j += width * 4) {
+        width = j + 16 <= n ? 4 : 1;
+        for (r = 0; r < rows; r += 4) {
+            const float *from[4];
+            float *to[4];
+            for (k = 0; k < 4; k++) {
+                size_t at = row * (size_t)(r + k < rows ? r + k : rows - 1);
+                from[k] = x + at;
+                to[k] = out + at + j;
+            }
+            if (width == 4) oscar__rotate_panel_neon(4, n, m + j, from, to);
+            else oscar__rotate_panel_neon(1, n, m + j, from, to);
+        }
+    }
+    for (; j < n; j++)   /* less than a vector is left */
+        for (r = 0; r < rows; r++) {
+            float sum = 0.0f;
+            for (i = 0; i < n; i++) sum = fmaf(x[row * (size_t)r + (size_t)i], m[row * (size_t)i + (size_t)j], sum);
+            out[row * (size_t)r + (size_t)j] = sum;
+        }
+}
+
+/* -- rows: page mean (3.12) -- */
+
+/* z_j: one chain over the tokens. dim: a multiple of 16. */
+static OSCAR__NEON void oscar__mean_sum_neon(int tokens, int dim, const float *x, float *z)
+{
+    const float32x4_t share = vdupq_n_f32((float)(1.0 / tokens));
+    const size_t row = (size_t)dim;
+    int t, j;
+    for (j = 0; j < dim; j += 16) {
+        const float *p = x + j;
+        float32x4_t a = vdupq_n_f32(0), b = a, c = a, d = a;
+        for (t = 0; t < tokens; t++, p += row) {
+            a = vfmaq_f32(a, vld1q_f32(p), share);
+            b = vfmaq_f32(b, vld1q_f32(p + 4), share);
+            c = vfmaq_f32(c, vld1q_f32(p + 8), share);
+            d = vfmaq_f32(d, vld1q_f32(p + 12), share);
+        }
+        vst1q_f32(z + j, a);
+        vst1q_f32(z + j + 4, b);
+        vst1q_f32(z + j + 8, c);
+        vst1q_f32(z + j + 12, d);
+    }
+}
+
+static OSCAR__NEON void oscar__mean_levels_neon(int dim, const float *z, float s, float *n, unsigned char *bytes)
+{
+    const float32x4_t top = vdupq_n_f32(127.5f), bottom = vdupq_n_f32(-127.5f), half = vdupq_n_f32(0.5f);
+    int j;
+    for (j = 0; j < dim; j += 4) {
+        float32x4_t level = half;
+        if (s > 0) level = vaddq_f32(oscar__floor_neon(vdivq_f32(vld1q_f32(z + j), vdupq_n_f32(s))), half);
+        level = vminq_f32(top, vmaxq_f32(bottom, level));
+        vst1q_f32(n + j, level);
+        oscar__put_codes_neon(bytes + j, vcvtq_s32_f32(vaddq_f32(level, top)));
+    }
+}
+
+/* -- tiles: rows side by side in the lanes of vectors, [channel][16 rows] (3.11) -- */
+
+/* Every step is that of the scalar code for one row, for 4 rows at a time. x is always [channels][16], from the lane
+   on where the 4 rows start. */
+
+/* 4 rows from `first` on; the last of all `count` rows stands in for those after it. */
+static OSCAR__NEON void oscar__to_lanes_neon(int dim, int first, int count, const float *rows, float *x)
+{
+    const float *row[4];
+    int c, t;
+    for (t = 0; t < 4; t++)
+        row[t] = rows + (size_t)(first + t < count ? first + t : count - 1) * (size_t)dim;
+    for (c = 0; c < dim; c += 4, x += 4 * OSCAR__TILE) {
+        float32x4x2_t ab = vtrnq_f32(vld1q_f32(row[0] + c), vld1q_f32(row[1] + c));
+        float32x4x2_t de = vtrnq_f32(vld1q_f32(row[2] + c), vld1q_f32(row[3] + c));
+        vst1q_f32(x, vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(de.val[0])));
+        vst1q_f32(x + OSCAR__TILE, vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(de.val[1])));
+        vst1q_f32(x + 2 * OSCAR__TILE, vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(de.val[0])));
+        vst1q_f32(x + 3 * OSCAR__TILE, vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(de.val[1])));
+    }
+}
+
+/* The end of S: the tree over 16 chains. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__tree_neon(float32x4_t *chain)
+{
+    int l, step;
+    for (step = OSCAR__LANES / 2; step; step /= 2)
+        for (l = 0; l < step; l++) chain[l] = vaddq_f32(chain[l], chain[l + step]);
+    return chain[0];
+}
+
+static OSCAR__NEON float32x4_t oscar__lane_sum_neon(int n, const float *x, const float *y)
+{
+    float32x4_t chain[OSCAR__LANES];
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l += 4) {
+        float32x4_t p0 = vdupq_n_f32(0), p1 = p0, p2 = p0, p3 = p0;
+        for (c = l * OSCAR__TILE; c < n * OSCAR__TILE; c += OSCAR__LANES * OSCAR__TILE) {
+            const float *a = x + c, *b = y + c;
+            p0 = vfmaq_f32(p0, vld1q_f32(a), vld1q_f32(b));
+            p1 = vfmaq_f32(p1, vld1q_f32(a + OSCAR__TILE), vld1q_f32(b + OSCAR__TILE));
+            p2 = vfmaq_f32(p2, vld1q_f32(a + 2 * OSCAR__TILE), vld1q_f32(b + 2 * OSCAR__TILE));
+            p3 = vfmaq_f32(p3, vld1q_f32(a + 3 * OSCAR__TILE), vld1q_f32(b + 3 * OSCAR__TILE));
+        }
+        chain[l] = p0;
+        chain[l + 1] = p1;
+        chain[l + 2] = p2;
+        chain[l + 3] = p3;
+    }
+    return oscar__tree_neon(chain);
+}
+
+/* Subtracts the page mean from the rows that it makes shorter. lane: of the tile, of the first row. */
+static OSCAR__NEON void oscar__subtract_mean_neon(const oscar__encoder *e, oscar__tile *tile, int lane, float *x)
+{
+    const float32x4_t s = vdupq_n_f32(e->mean_scale);
+    float32x4_t chain_x[OSCAR__LANES], chain_y[OSCAR__LANES], xx, yy;
+    uint32x4_t shorter;
+    int l, c;
+    for (l = 0; l < OSCAR__LANES; l++) {
+        float32x4_t px = vdupq_n_f32(0), py = px;
+        for (c = l; c < e->dim; c += OSCAR__LANES) {
+            float32x4_t one = vld1q_f32(x + c * OSCAR__TILE), y = vfmsq_f32(one, vdupq_n_f32(e->mean[c]), s);
+            px = vfmaq_f32(px, one, one);
+            py = vfmaq_f32(py, y, y);
+        }
+        chain_x[l] = px;
+        chain_y[l] = py;
+    }
+    xx = oscar__tree_neon(chain_x);
+    yy = oscar__tree_neon(chain_y);
+    shorter = oscar__less_neon(yy, xx);
+    tile->kept |= (~oscar__bits_neon(shorter) & 0xfu) << lane;
+    if (e->overflow == OSCAR__REFUSE) {
+        tile->bad |= (~oscar__bits_neon(oscar__finite_lanes_neon(xx)) & 0xfu) << lane;
+        tile->bad |= (~oscar__bits_neon(oscar__finite_lanes_neon(yy)) & 0xfu) << lane;
+    }
+    for (c = 0; c < e->dim; c++) {
+        float32x4_t one = vld1q_f32(x + c * OSCAR__TILE), y = vfmsq_f32(one, vdupq_n_f32(e->mean[c]), s);
+        vst1q_f32(x + c * OSCAR__TILE, oscar__pick_neon(shorter, y, one));
+    }
+}
+
+/* Rounds scales or minima to the metadata type. Returns the lanes that fit; the others are saturated. */
+static OSCAR__NEON uint32x4_t oscar__metadata_round_neon(oscar_type type, float32x4_t *x)
+{
+    const float32x4_t zero = vdupq_n_f32(0), limit = vdupq_n_f32(type == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    float32x4_t rounded = type == OSCAR_F32 ? *x : oscar__round_f16_neon(*x), capped;
+    uint32x4_t fits = oscar__at_least_neon(limit, oscar__abs_neon(rounded));
+    capped = oscar__pick_neon(oscar__less_neon(zero, rounded), limit, zero);
+    capped = oscar__pick_neon(oscar__less_neon(rounded, zero), vsubq_f32(zero, limit), capped);
+    *x = oscar__pick_neon(fits, rounded, capped);
+    return fits;
+}
+
+/* The same for numbers of a tile's metadata. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__metadata_lanes_neon(const oscar__encoder *e, oscar__tile *tile, int lane,
+                                                                 float32x4_t x)
+{
+    uint32x4_t fits = oscar__metadata_round_neon(e->codec->metadata, &x);
+    if (e->overflow == OSCAR__REFUSE) tile->bad |= (~oscar__bits_neon(fits) & 0xfu) << lane;
+    return x;
+}
+
+/* How many of dim magnitudes are above `middle`. */
+OSCAR__INLINE OSCAR__NEON int32x4_t oscar__count_above_neon(int dim, const float *magnitude, int32x4_t middle)
+{
+    int32x4_t a = vdupq_n_s32(0), b = a;
+    int c;
+    for (c = 0; c < dim; c += 2) {
+        const float *p = magnitude + c * OSCAR__TILE;
+        a = oscar__add_if_neon(a, oscar__above_neon(vreinterpretq_s32_f32(vld1q_f32(p)), middle));
+        b = oscar__add_if_neon(b, oscar__above_neon(vreinterpretq_s32_f32(vld1q_f32(p + OSCAR__TILE)), middle));
+    }
+    return vaddq_s32(a, b);
+}
+
+/* The smaller of a and b + c, of numbers without sign. */
+OSCAR__INLINE OSCAR__NEON int32x4_t oscar__smaller_neon(int32x4_t a, int32x4_t b, int32x4_t c)
+{
+    uint32x4_t sum = vaddq_u32(vreinterpretq_u32_s32(b), vreinterpretq_u32_s32(c));
+    return vreinterpretq_s32_u32(vminq_u32(vreinterpretq_u32_s32(a), sum));
+}
+
+/* The magnitude of a rank in each row, by bisection on its bits. It starts at a guess and moves away from it in steps
+   that double, and it ends early where a bound has just rank + 1 magnitudes below: the largest of them is it. */
+static OSCAR__NEON float32x4_t oscar__rank_neon(int dim, int rank, const float *magnitude, int32x4_t guess)
+{
+    const int32x4_t one = vdupq_n_s32(1), above_rank = vdupq_n_s32(dim - rank - 1);
+    int32x4_t low = vdupq_n_s32(0), high = vdupq_n_s32(0x7f800000), step = vdupq_n_s32(1 << 19);
+    int32x4_t middle = guess, found = low;
+    int c;
+    while (oscar__bits_neon(oscar__above_neon(high, low))) {
+        int32x4_t above = oscar__count_above_neon(dim, magnitude, middle), centre;
+        uint32x4_t too_low = oscar__above_neon(above, above_rank), near_enough = oscar__above_neon(above_rank, above);
+        high = oscar__pick_int_neon(too_low, high, middle);
+        low = oscar__pick_int_neon(too_low, vaddq_s32(middle, one),
+                                  oscar__pick_int_neon(near_enough, low, middle));
+        centre = vaddq_s32(low, vshrq_n_s32(vsubq_s32(high, low), 1));
+        middle = oscar__pick_int_neon(too_low, oscar__smaller_neon(centre, low, step),
+                                     vmaxq_s32(centre, vsubq_s32(high, step)));
+        step = oscar__smaller_neon(vdupq_n_s32(1 << 30), step, step);
+    }
+    for (c = 0; c < dim; c++) {
+        int32x4_t one_magnitude = vreinterpretq_s32_f32(vld1q_f32(magnitude + c * OSCAR__TILE));
+        uint32x4_t above = oscar__above_neon(one_magnitude, low);
+        found = oscar__pick_int_neon(above, found, vmaxq_s32(found, one_magnitude));
+    }
+    return vreinterpretq_f32_s32(found);
+}
+
+/* CLIP: clamps rows to the magnitude of a rank. guess: about where it is, and then where it was. */
+static OSCAR__NEON void oscar__clamp_neon(int dim, int rank, float *x, float *magnitude, int32x4_t *guess)
+{
+    float32x4_t tau, minus;
+    int c;
+    for (c = 0; c < dim; c++)
+        vst1q_f32(magnitude + c * OSCAR__TILE, oscar__abs_neon(vld1q_f32(x + c * OSCAR__TILE)));
+    tau = oscar__rank_neon(dim, rank, magnitude, *guess);
+    minus = vsubq_f32(vdupq_n_f32(0), tau);
+    for (c = 0; c < dim; c++) {
+        float32x4_t one = vminq_f32(tau, vld1q_f32(x + c * OSCAR__TILE));
+        vst1q_f32(x + c * OSCAR__TILE, vmaxq_f32(minus, one));
+    }
+    *guess = vreinterpretq_s32_f32(tau);
+}
+
+/* CLIP, codes of one group of n channels from rounded scale and minimum. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__NEON void oscar__clip_codes_neon(int n, int bits, const float *x, float32x4_t s, float32x4_t lo,
+                                                      unsigned char *codes)
+{
+    const uint32x4_t positive = oscar__less_neon(vdupq_n_f32(0), s);
+    const int32x4_t none = vdupq_n_s32(0);
+    const float32x4_t half = vdupq_n_f32(0.5f), divisor = oscar__pick_neon(positive, s, half);
+    const float32x4_t t0 = vmulq_f32(half, s), t1 = vmulq_f32(vdupq_n_f32(1.5f), s);
+    const float32x4_t t2 = vmulq_f32(vdupq_n_f32(2.5f), s);
+    int c;
+    for (c = 0; c < n; c++) {
+        float32x4_t y = vsubq_f32(vld1q_f32(x + c * OSCAR__TILE), lo);
+        int32x4_t code;
+        if (bits == 2) {
+            code = oscar__add_if_neon(none, oscar__at_least_neon(y, t0));
+            code = oscar__add_if_neon(code, oscar__at_least_neon(y, t1));
+            code = oscar__add_if_neon(code, oscar__at_least_neon(y, t2));
+        } else {
+            float32x4_t level = vaddq_f32(vdivq_f32(y, divisor), half);
+            level = vminq_f32(vdupq_n_f32(15.0f), vmaxq_f32(level, vdupq_n_f32(0)));
+            code = vcvtq_s32_f32(level);
+        }
+        oscar__put_codes_neon(codes + c * OSCAR__TILE, oscar__pick_int_neon(positive, code, none));
+    }
+}
+
+/* CLIP, one group of n channels of clamped rows. Minimum and maximum may be a zero of either sign until 0 is added. */
+static OSCAR__NEON void oscar__fit_clip_neon(const oscar__encoder *e, oscar__tile *tile, int lane, int g,
+                                             const float *x)
+{
+    const float32x4_t zero = vdupq_n_f32(0);
+    int n = e->codec->group, c, at = g * OSCAR__TILE + lane;
+    float32x4_t lo = vld1q_f32(x), hi = lo, lo2 = lo, hi2 = lo, s;
+    for (c = 0; c < n; c += 2) {
+        float32x4_t a = vld1q_f32(x + c * OSCAR__TILE), b = vld1q_f32(x + (c + 1) * OSCAR__TILE);
+        lo = vminq_f32(a, lo);
+        hi = vmaxq_f32(a, hi);
+        lo2 = vminq_f32(b, lo2);
+        hi2 = vmaxq_f32(b, hi2);
+    }
+    lo = vaddq_f32(vminq_f32(lo, lo2), zero);
+    hi = vaddq_f32(vmaxq_f32(hi, hi2), zero);
+    s = vdivq_f32(vsubq_f32(hi, lo), vdupq_n_f32(e->codec->bits == 2 ? 3.0f : 15.0f));
+    s = oscar__metadata_lanes_neon(e, tile, lane, s);
+    lo = oscar__metadata_lanes_neon(e, tile, lane, lo);
+    vst1q_f32(tile->scale + at, s);
+    vst1q_f32(tile->minimum + at, lo);
+    if (e->codec->bits == 2) oscar__clip_codes_neon(n, 2, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+    else oscar__clip_codes_neon(n, 4, x, s, lo, tile->codes + g * n * OSCAR__TILE + lane);
+}
+
+/* UNBIASED, 2 bits: S(x, u) and S(u, u) of the four steps t. |u| is 1.5 where x >= t or x < -t, else 0.5: an integer
+   compare of |x|, less one unit where x < 0. S(u, u) is exact in any order, so it is counted. */
+static OSCAR__NEON void oscar__try_steps2_neon(int n, const float *x, const float32x4_t *t, float32x4_t *xu,
+                                               float32x4_t *uu)
+{
+    float32x4_t chain[4][OSCAR__LANES];
+    int32x4_t t0 = vreinterpretq_s32_f32(t[0]), t1 = vreinterpretq_s32_f32(t[1]), t2 = vreinterpretq_s32_f32(t[2]);
+    int32x4_t t3 = vreinterpretq_s32_f32(t[3]), one = vdupq_n_s32(1), many[4];
+    int l, c, a;
+    t0 = vsubq_s32(t0, one);
+    t1 = vsubq_s32(t1, one);
+    t2 = vsubq_s32(t2, one);
+    t3 = vsubq_s32(t3, one);
+    for (a = 0; a < 4; a++) many[a] = vdupq_n_s32(0);
+    for (l = 0; l < OSCAR__LANES; l++) {
+        float32x4_t p0 = vdupq_n_f32(0), p1 = p0, p2 = p0, p3 = p0;
+        int32x4_t n0 = many[0], n1 = many[1], n2 = many[2], n3 = many[3];
+        for (c = l; c < n; c += OSCAR__LANES) {
+            float32x4_t value = vld1q_f32(x + c * OSCAR__TILE), size = oscar__abs_neon(value);
+            int32x4_t key = vsraq_n_s32(vreinterpretq_s32_f32(size), vreinterpretq_s32_f32(value), 31);
+            uint32x4_t m0 = oscar__above_neon(key, t0), m1 = oscar__above_neon(key, t1);
+            uint32x4_t m2 = oscar__above_neon(key, t2), m3 = oscar__above_neon(key, t3);
+            p0 = vfmaq_f32(p0, size, oscar__level2_neon(m0));
+            p1 = vfmaq_f32(p1, size, oscar__level2_neon(m1));
+            p2 = vfmaq_f32(p2, size, oscar__level2_neon(m2));
+            p3 = vfmaq_f32(p3, size, oscar__level2_neon(m3));
+            n0 = oscar__add_if_neon(n0, m0);
+            n1 = oscar__add_if_neon(n1, m1);
+            n2 = oscar__add_if_neon(n2, m2);
+            n3 = oscar__add_if_neon(n3, m3);
+        }
+        chain[0][l] = p0;
+        chain[1][l] = p1;
+        chain[2][l] = p2;
+        chain[3][l] = p3;
+        many[0] = n0;
+        many[1] = n1;
+        many[2] = n2;
+        many[3] = n3;
+    }
+    for (a = 0; a < 4; a++) {
+        int32x4_t quarters = vaddq_s32(vshlq_n_s32(many[a], 3), vdupq_n_s32(n));
+        xu[a] = oscar__tree_neon(chain[a]);
+        uu[a] = vmulq_f32(vcvtq_f32_s32(quarters), vdupq_n_f32(0.25f));
+    }
+}
+
+/* The level nearest to x / t, 4 bits. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__level4_neon(float32x4_t x, float32x4_t t)
+{
+    float32x4_t level = vaddq_f32(oscar__floor_neon(vdivq_f32(x, t)), vdupq_n_f32(0.5f));
+    return vminq_f32(vdupq_n_f32(7.5f), vmaxq_f32(vdupq_n_f32(-7.5f), level));
+}
+
+/* The same for 4 bits. */
+static OSCAR__NEON void oscar__try_steps4_neon(int n, const float *x, const float32x4_t *t, float32x4_t *xu,
+                                               float32x4_t *uu)
+{
+    float32x4_t chain[OSCAR__LANES];
+    int a, l, c;
+    for (a = 0; a < 4; a++) {
+        uu[a] = vdupq_n_f32(0);
+        for (l = 0; l < OSCAR__LANES; l++) {
+            float32x4_t p = vdupq_n_f32(0);
+            for (c = l; c < n; c += OSCAR__LANES) {
+                float32x4_t value = vld1q_f32(x + c * OSCAR__TILE), u = oscar__level4_neon(value, t[a]);
+                p = vfmaq_f32(p, value, u);
+                uu[a] = vfmaq_f32(uu[a], u, u);
+            }
+            chain[l] = p;
+        }
+        xu[a] = oscar__tree_neon(chain);
+    }
+}
+
+/* UNBIASED, codes of one group with step t, 0 in the lanes that are not active. bits is a constant at each call. */
+OSCAR__INLINE OSCAR__NEON void oscar__unbiased_codes_neon(int n, int bits, const float *x, float32x4_t t,
+                                                          uint32x4_t active, unsigned char *codes)
+{
+    const float32x4_t zero = vdupq_n_f32(0), minus = vsubq_f32(zero, t), centre = vdupq_n_f32(7.5f);
+    const int32x4_t none = vdupq_n_s32(0);
+    int c;
+    for (c = 0; c < n; c++) {
+        float32x4_t value = vld1q_f32(x + c * OSCAR__TILE);
+        int32x4_t code;
+        if (bits == 2) {
+            code = oscar__add_if_neon(none, oscar__at_least_neon(value, minus));
+            code = oscar__add_if_neon(code, oscar__at_least_neon(value, zero));
+            code = oscar__add_if_neon(code, oscar__at_least_neon(value, t));
+        } else code = vcvtq_s32_f32(vaddq_f32(oscar__level4_neon(value, t), centre));
+        oscar__put_codes_neon(codes + c * OSCAR__TILE, oscar__pick_int_neon(active, code, none));
+    }
+}
+
+/* UNBIASED, one group of n channels: codes, and the scales before rounding. */
+static OSCAR__NEON float32x4_t oscar__fit_unbiased_neon(int n, int bits, const float *x, unsigned char *codes)
+{
+    const float32x4_t zero = vdupq_n_f32(0), one = vdupq_n_f32(1.0f);
+    float32x4_t xx = oscar__lane_sum_neon(n, x, x), r = vsqrtq_f32(vdivq_f32(xx, vdupq_n_f32((float)n)));
+    float32x4_t t[4], xu[4], uu[4], best = zero, best_xu = zero, best_t = one, scale;
+    uint32x4_t finite = oscar__finite_lanes_neon(xx), active, positive;
+    int a;
+    for (a = 0; a < 4; a++) t[a] = vmulq_f32(r, vdupq_n_f32(oscar__steps[bits == 4][a]));
+    active = oscar__both_neon(finite, oscar__less_neon(zero, t[0]));
+    for (a = 0; a < 4; a++) t[a] = oscar__pick_neon(active, t[a], one);
+    if (bits == 2) oscar__try_steps2_neon(n, x, t, xu, uu);
+    else oscar__try_steps4_neon(n, x, t, xu, uu);
+    for (a = 0; a < 4; a++) {
+        float32x4_t score = vdivq_f32(vmulq_f32(xu[a], xu[a]), uu[a]);
+        uint32x4_t better = oscar__less_neon(best, score);
+        best = a ? oscar__pick_neon(better, score, best) : score;
+        best_xu = a ? oscar__pick_neon(better, xu[a], best_xu) : xu[0];
+        best_t = a ? oscar__pick_neon(better, t[a], best_t) : t[0];
+    }
+    if (bits == 2) oscar__unbiased_codes_neon(n, 2, x, best_t, active, codes);
+    else oscar__unbiased_codes_neon(n, 4, x, best_t, active, codes);
+    positive = oscar__both_neon(active, oscar__less_neon(zero, best_xu));
+    scale = oscar__pick_neon(positive, vdivq_f32(xx, oscar__pick_neon(positive, best_xu, one)), zero);
+    return oscar__pick_neon(finite, scale, xx);
+}
+
+/* -- tiles: refining (3.11) -- */
+
+/* out_j = fmaf(from_i, M[first + i][j], ...) over i = 0 .. count - 1 in order, from +0 or (add) from out_j, for j from
+   `start` on; of two columns. from: [count][16]. */
+static OSCAR__NEON void oscar__lane_product_neon(int dim, const float *m, int first, int count, int start,
+                                                 const float *from0, const float *from1, float *out0, float *out1,
+                                                 int add)
+{
+    int i, j;
+    for (j = start; j < dim; j += 4) {
+        const float *w = m + first * dim + j;
+        float *p = out0 + j * OSCAR__TILE, *q = out1 + j * OSCAR__TILE;
+        float32x4_t a0 = vdupq_n_f32(0), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+        if (add) {
+            a0 = vld1q_f32(p);
+            a1 = vld1q_f32(p + OSCAR__TILE);
+            a2 = vld1q_f32(p + 2 * OSCAR__TILE);
+            a3 = vld1q_f32(p + 3 * OSCAR__TILE);
+            b0 = vld1q_f32(q);
+            b1 = vld1q_f32(q + OSCAR__TILE);
+            b2 = vld1q_f32(q + 2 * OSCAR__TILE);
+            b3 = vld1q_f32(q + 3 * OSCAR__TILE);
+        }
+        for (i = 0; i < count; i++, w += dim) {
+            float32x4_t x = vld1q_f32(from0 + i * OSCAR__TILE), y = vld1q_f32(from1 + i * OSCAR__TILE);
+            float32x4_t four = vld1q_f32(w);
+            a0 = vfmaq_laneq_f32(a0, x, four, 0);
+            b0 = vfmaq_laneq_f32(b0, y, four, 0);
+            a1 = vfmaq_laneq_f32(a1, x, four, 1);
+            b1 = vfmaq_laneq_f32(b1, y, four, 1);
+            a2 = vfmaq_laneq_f32(a2, x, four, 2);
+            b2 = vfmaq_laneq_f32(b2, y, four, 2);
+            a3 = vfmaq_laneq_f32(a3, x, four, 3);
+            b3 = vfmaq_laneq_f32(b3, y, four, 3);
+        }
+        vst1q_f32(p, a0);
+        vst1q_f32(p + OSCAR__TILE, a1);
+        vst1q_f32(p + 2 * OSCAR__TILE, a2);
+        vst1q_f32(p + 3 * OSCAR__TILE, a3);
+        vst1q_f32(q, b0);
+        vst1q_f32(q + OSCAR__TILE, b1);
+        vst1q_f32(q + 2 * OSCAR__TILE, b2);
+        vst1q_f32(q + 3 * OSCAR__TILE, b3);
+    }
+}
+
+/* One channel of a column takes its best levels. Returns what that adds to the reading, 0 where nothing moves (which
+   then changes no number that is used: at most the sign of a zero gradient). */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__refine_step_neon(const oscar__column *r, int c, int group, float diagonal,
+                                                              float limit)
+{
+    const float32x4_t zero = vdupq_n_f32(0), one = vdupq_n_f32(1.0f), centre = vdupq_n_f32(limit);
+    float32x4_t s = vld1q_f32(r->s + c / group * OSCAR__TILE), u = vld1q_f32(r->u + c * OSCAR__TILE);
+    float32x4_t curvature = vmulq_f32(s, vdupq_n_f32(diagonal)), level, step;
+    uint32x4_t active = oscar__both_neon(oscar__less_neon(zero, s), oscar__less_neon(zero, curvature)), moves;
+    level = vdivq_f32(vld1q_f32(r->gradient + c * OSCAR__TILE), oscar__pick_neon(active, curvature, one));
+    level = vaddq_f32(oscar__floor_neon(vsubq_f32(u, level)), vdupq_n_f32(0.5f));
+    level = vminq_f32(centre, vmaxnmq_f32(level, vsubq_f32(zero, centre)));   /* the lowest one for a NaN */
+    step = vmulq_f32(s, vsubq_f32(level, u));
+    moves = oscar__both_neon(active, oscar__less_neon(zero, oscar__abs_neon(step)));
+    vst1q_f32(r->u + c * OSCAR__TILE, oscar__pick_neon(moves, level, u));
+    return oscar__pick_neon(moves, step, zero);
+}
+
+/* 16 channels from `first` on, of one column: their steps, which change the gradients of those of them that follow. */
+static OSCAR__NEON void oscar__refine_sixteen_neon(const oscar__encoder *e, oscar__column *column, int count, int first)
+{
+    const float *m = e->codec->metric + first * e->dim;
+    float limit = oscar__centre(e->codec->bits);
+    int c, j, q;
+    for (c = first; c < first + OSCAR__LANES; c++, m += e->dim)
+        for (q = 0; q < count; q++) {
+            oscar__column *r = &column[q];
+            float32x4_t step = oscar__refine_step_neon(r, c, e->codec->group, m[c], limit);
+            vst1q_f32(r->steps + (c - first) * OSCAR__TILE, step);
+            for (j = c + 1; j < first + OSCAR__LANES; j++) {
+                float *g = r->gradient + j * OSCAR__TILE;
+                vst1q_f32(g, vfmaq_n_f32(vld1q_f32(g), step, m[j]));
+            }
+        }
+}
+
+/* One pass over the channels. The gradients of later channels get the steps of 16 channels at a time, in order. */
+static OSCAR__NEON void oscar__refine_pass_neon(const oscar__encoder *e, oscar__column *column, int count)
+{
+    const float *m = e->codec->metric;
+    int dim = e->dim, q, c, group = e->codec->group;
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            float32x4_t s = vld1q_f32(column[q].s + c / group * OSCAR__TILE);
+            float32x4_t u = vld1q_f32(column[q].u + c * OSCAR__TILE);
+            vst1q_f32(column[q].x + c * OSCAR__TILE, vmulq_f32(s, u));
+        }
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_neon(dim, m, 0, dim, 0, a->x, b->x, a->gradient, b->gradient, 0);
+    }
+    for (q = 0; q < count; q++)
+        for (c = 0; c < dim; c++) {
+            float *g = column[q].gradient + c * OSCAR__TILE;
+            vst1q_f32(g, vsubq_f32(vld1q_f32(g), vld1q_f32(column[q].z + c * OSCAR__TILE)));
+        }
+    for (c = 0; c < dim; c += OSCAR__LANES) {
+        oscar__refine_sixteen_neon(e, column, count, c);
+        for (q = 0; q < count; q += 2) {
+            oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+            oscar__lane_product_neon(dim, m, c, OSCAR__LANES, c + OSCAR__LANES, a->steps, b->steps, a->gradient,
+                                     b->gradient, 1);
+        }
+    }
+}
+
+/* Levels, z and S(x, z) of a column whose plain fit is done. */
+static OSCAR__NEON void oscar__refine_start_neon(const oscar__encoder *e, oscar__column *r)
+{
+    const float32x4_t zero = vdupq_n_f32(0), centre = vdupq_n_f32(oscar__centre(e->codec->bits));
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        float32x4_t s = vld1q_f32(r->first + g * OSCAR__TILE);
+        uint32x4_t alive = oscar__less_neon(zero, s);
+        int at = g * n * OSCAR__TILE;
+        vst1q_f32(r->s + g * OSCAR__TILE, s);
+        vst1q_f32(r->xz + g * OSCAR__TILE, oscar__lane_sum_neon(n, r->x + at, r->z + at));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            float32x4_t u = vsubq_f32(vcvtq_f32_s32(oscar__get_codes_neon(r->codes + c * OSCAR__TILE)), centre);
+            vst1q_f32(r->u + c * OSCAR__TILE, oscar__pick_neon(alive, u, zero));
+        }
+    }
+}
+
+/* The scales that keep <x^, x> under the metric. */
+static OSCAR__NEON void oscar__refine_scales_neon(const oscar__encoder *e, oscar__column *r)
+{
+    const float32x4_t zero = vdupq_n_f32(0), one = vdupq_n_f32(1.0f);
+    int g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * OSCAR__TILE;
+        float32x4_t uz = oscar__lane_sum_neon(n, r->u + at * n, r->z + at * n), s;
+        uint32x4_t positive = oscar__less_neon(zero, uz), alive = oscar__less_neon(zero, vld1q_f32(r->first + at));
+        s = vdivq_f32(vld1q_f32(r->xz + at), oscar__pick_neon(positive, uz, one));
+        s = oscar__pick_neon(positive, s, zero);
+        vst1q_f32(r->s + at, oscar__pick_neon(alive, s, vld1q_f32(r->s + at)));
+    }
+}
+
+/* Takes the refined codes and scales of the rows where every scale is near the first one. */
+static OSCAR__NEON void oscar__refine_end_neon(const oscar__encoder *e, oscar__column *r)
+{
+    const float32x4_t zero = vdupq_n_f32(0), centre = vdupq_n_f32(oscar__centre(e->codec->bits));
+    const float32x4_t limit = vdupq_n_f32(e->codec->metadata == OSCAR_F32 ? FLT_MAX : 65504.0f);
+    uint32x4_t good = oscar__at_least_neon(zero, zero);
+    int c, g, n = e->codec->group;
+    for (g = 0; g < e->dim / n; g++) {
+        float32x4_t first = vld1q_f32(r->first + g * OSCAR__TILE), s = vld1q_f32(r->s + g * OSCAR__TILE);
+        uint32x4_t near_enough = oscar__both_neon(oscar__at_least_neon(s, vmulq_f32(vdupq_n_f32(0.5f), first)),
+                                                  oscar__at_least_neon(vaddq_f32(first, first), s));
+        near_enough = oscar__both_neon(near_enough, oscar__at_least_neon(limit, s));
+        near_enough = oscar__either_neon(near_enough, oscar__at_least_neon(zero, first));
+        good = oscar__both_neon(good, oscar__both_neon(near_enough, oscar__finite_lanes_neon(first)));
+    }
+    for (g = 0; g < e->dim / n; g++) {
+        float *first = r->first + g * OSCAR__TILE;
+        float32x4_t before = vld1q_f32(first);
+        uint32x4_t taken = oscar__both_neon(good, oscar__less_neon(zero, before));
+        for (c = g * n; c < (g + 1) * n; c++) {
+            unsigned char *codes = r->codes + c * OSCAR__TILE;
+            int32x4_t code = vcvtq_s32_f32(vaddq_f32(vld1q_f32(r->u + c * OSCAR__TILE), centre));
+            oscar__put_codes_neon(codes, oscar__pick_int_neon(taken, code, oscar__get_codes_neon(codes)));
+        }
+        vst1q_f32(first, oscar__pick_neon(taken, vld1q_f32(r->s + g * OSCAR__TILE), before));
+    }
+}
+
+static OSCAR__NEON void oscar__refine_tiles_neon(oscar__encoder *e)
+{
+    oscar__column column[4 * OSCAR__TILE / 4];
+    float xz[4 * OSCAR__DIM_MAX], steps[4 * OSCAR__TILE * OSCAR__TILE];
+    int count = oscar__columns_of(e, 4, xz, steps, column), q, pass;
+    for (q = 0; q < count; q += 2) {
+        oscar__column *a = &column[q], *b = &column[q + 1 < count ? q + 1 : q];
+        oscar__lane_product_neon(e->dim, e->codec->metric, 0, e->dim, 0, a->x, b->x, a->z, b->z, 0);
+    }
+    for (q = 0; q < count; q++) oscar__refine_start_neon(e, &column[q]);
+    for (pass = 0; pass < 2; pass++) {
+        oscar__refine_pass_neon(e, column, count);
+        for (q = 0; q < count; q++) oscar__refine_scales_neon(e, &column[q]);
+    }
+    for (q = 0; q < count; q++) oscar__refine_end_neon(e, &column[q]);
+}
+
+/* -- tiles: all of the row codec (3.11) -- */
+
+/* 4 rows of a tile, up to the metric. */
+static OSCAR__NEON void oscar__encode_lanes_neon(const oscar__encoder *e, oscar__tile *tile, int lane, float *x,
+                                                 float *spare, int32x4_t *guess)
+{
+    const oscar_codec *codec = e->codec;
+    int g, n = codec->group;
+    if (e->mean) oscar__subtract_mean_neon(e, tile, lane, x);
+    if (codec->fit == OSCAR_CLIP && codec->clip > 0)
+        oscar__clamp_neon(e->dim, (int)floor(codec->clip * e->dim), x, spare, guess);
+    for (g = 0; g < e->dim / n; g++) {
+        int at = g * n * OSCAR__TILE;
+        if (codec->fit == OSCAR_CLIP) oscar__fit_clip_neon(e, tile, lane, g, x + at);
+        else vst1q_f32(tile->scale + g * OSCAR__TILE + lane,
+                       oscar__fit_unbiased_neon(n, codec->bits, x + at, tile->codes + at + lane));
+    }
+}
+
+static OSCAR__NEON void oscar__encode_neon(oscar__encoder *e, const float *rows)
+{
+    int32x4_t guess = vdupq_n_s32(0x3f800000);
+    int k, lane, g;
+    for (k = 0; k < e->tiles; k++)
+        for (lane = 0; lane < OSCAR__TILE; lane += 4) {
+            float *x = oscar__lanes_at(e, 0, k) + lane;
+            oscar__to_lanes_neon(e->dim, OSCAR__TILE * k + lane, e->rows, rows, x);
+            oscar__encode_lanes_neon(e, &e->tile[k], lane, x, oscar__lanes_at(e, 1, k) + lane, &guess);
+        }
+    if (e->codec->fit == OSCAR_CLIP) return;
+    if (e->codec->metric) oscar__refine_tiles_neon(e);
+    for (k = 0; k < e->tiles; k++)
+        for (g = 0; g < e->dim / e->codec->group; g++)
+            for (lane = 0; lane < OSCAR__TILE; lane += 4) {
+                float *scale = e->tile[k].scale + g * OSCAR__TILE + lane;
+                vst1q_f32(scale, oscar__metadata_lanes_neon(e, &e->tile[k], lane, vld1q_f32(scale)));
+            }
+}
+
+/* -- tiles: page words (3.12) -- */
+
+/* Codes of channel c. */
+OSCAR__INLINE OSCAR__NEON uint8x16_t oscar__channel_neon(const unsigned char *codes, int c)
+{
+    return vld1q_u8(codes + c * OSCAR__TILE);
+}
+
+/* A store of four vectors by turns makes words of bytes: byte b of word t is byte t of vector b. */
+static OSCAR__NEON void oscar__pack_k_neon(int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    int i, b, plane, w = 32 / bits;
+    for (i = 0; i < dim; i += w, tile += 4 * OSCAR__TILE) {
+        uint8x16x4_t words;
+        for (b = 0; b < 4; b++) {
+            uint8x16_t all = oscar__channel_neon(codes, i + b);
+            for (plane = 1; plane < w / 4; plane++)
+                all = vorrq_u8(all, vshlq_u8(oscar__channel_neon(codes, i + 4 * plane + b),
+                                             vdupq_n_s8((int8_t)(bits * plane))));
+            words.val[b] = all;
+        }
+        vst4q_u8(tile, words);
+    }
+}
+
+/* Four channels at a time: their codes of the tokens 4j .. 4j + 3 are the words j of the four vectors. */
+static OSCAR__NEON void oscar__pack_v_neon(int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    int c;
+    for (c = 0; c < dim; c += 4) {
+        uint32x4x2_t ab = vtrnq_u32(vreinterpretq_u32_u8(oscar__channel_neon(codes, c)),
+                                    vreinterpretq_u32_u8(oscar__channel_neon(codes, c + 1)));
+        uint32x4x2_t de = vtrnq_u32(vreinterpretq_u32_u8(oscar__channel_neon(codes, c + 2)),
+                                    vreinterpretq_u32_u8(oscar__channel_neon(codes, c + 3)));
+        uint32x4_t d0 = vcombine_u32(vget_low_u32(ab.val[0]), vget_low_u32(de.val[0]));
+        uint32x4_t d1 = vcombine_u32(vget_low_u32(ab.val[1]), vget_low_u32(de.val[1]));
+        uint32x4_t d2 = vcombine_u32(vget_high_u32(ab.val[0]), vget_high_u32(de.val[0]));
+        uint32x4_t d3 = vcombine_u32(vget_high_u32(ab.val[1]), vget_high_u32(de.val[1]));
+        if (bits == 2) {
+            d0 = vorrq_u32(vorrq_u32(d0, vshlq_n_u32(d1, 2)), vorrq_u32(vshlq_n_u32(d2, 4), vshlq_n_u32(d3, 6)));
+        } else {
+            d0 = vorrq_u32(d0, vshlq_n_u32(d1, 4));
+            d2 = vorrq_u32(d2, vshlq_n_u32(d3, 4));
+            vst1q_u8(tile + 4 * (dim + c), vreinterpretq_u8_u32(d2));
+        }
+        vst1q_u8(tile + 4 * c, vreinterpretq_u8_u32(d0));
+    }
+}
+
+static OSCAR__NEON void oscar__pack_neon(int is_k, int bits, int dim, const unsigned char *codes, unsigned char *tile)
+{
+    if (is_k) oscar__pack_k_neon(bits, dim, codes, tile);
+    else oscar__pack_v_neon(bits, dim, codes, tile);
+}
+
+/* 16 numbers as fp16, little endian as this machine is. None is a NaN. */
+static OSCAR__NEON void oscar__put_halves_neon(const float *x, unsigned char *p)
+{
+    int t;
+    for (t = 0; t < OSCAR__TILE; t += 4) oscar__put_f16_neon(p + 2 * t, vld1q_f32(x + t));
+}
+
+/* -- eigensolver -- */
+
+OSCAR__NEON static void oscar__eigh_dots_neon(size_t width, double *const *x, double *const *y, double *product)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i += 2) {
+        const double *x0 = x[i], *x1 = x[i + 1], *y0 = y[i], *y1 = y[i + 1];
+        float64x2_t g0 = vdupq_n_f64(0), g1 = g0, g2 = g0, g3 = g0, h0 = g0, h1 = g0, h2 = g0, h3 = g0;
+        for (k = 0; k < width; k += 8) {
+            g0 = vfmaq_f64(g0, vld1q_f64(x0 + k), vld1q_f64(y0 + k));
+            g1 = vfmaq_f64(g1, vld1q_f64(x0 + k + 2), vld1q_f64(y0 + k + 2));
+            g2 = vfmaq_f64(g2, vld1q_f64(x0 + k + 4), vld1q_f64(y0 + k + 4));
+            g3 = vfmaq_f64(g3, vld1q_f64(x0 + k + 6), vld1q_f64(y0 + k + 6));
+            h0 = vfmaq_f64(h0, vld1q_f64(x1 + k), vld1q_f64(y1 + k));
+            h1 = vfmaq_f64(h1, vld1q_f64(x1 + k + 2), vld1q_f64(y1 + k + 2));
+            h2 = vfmaq_f64(h2, vld1q_f64(x1 + k + 4), vld1q_f64(y1 + k + 4));
+            h3 = vfmaq_f64(h3, vld1q_f64(x1 + k + 6), vld1q_f64(y1 + k + 6));
+        }
+        g0 = vaddq_f64(vaddq_f64(g0, g1), vaddq_f64(g2, g3));
+        h0 = vaddq_f64(vaddq_f64(h0, h1), vaddq_f64(h2, h3));
+        vst1q_f64(product + i, vpaddq_f64(g0, h0));
+    }
+}
+
+/* Two components of a pair of rows; *x and *y are the turned ones, too. */
+OSCAR__INLINE OSCAR__NEON void oscar__turn_pair_neon(double c, double s, double *to_x, double *to_y, float64x2_t *x,
+                                                     float64x2_t *y)
+{
+    float64x2_t a = vld1q_f64(to_x), b = vld1q_f64(to_y);
+    *x = vfmsq_f64(vmulq_n_f64(a, c), vdupq_n_f64(s), b);
+    *y = vfmaq_f64(vmulq_n_f64(b, c), vdupq_n_f64(s), a);
+    vst1q_f64(to_x, *x);
+    vst1q_f64(to_y, *y);
+}
+
+OSCAR__NEON static void oscar__eigh_turn_neon(size_t width, const double *c, const double *s, double *const *x,
+                                              double *const *y)
+{
+    size_t k;
+    int i;
+    for (i = 0; i < OSCAR__EIGH_PAIRS; i++) {
+        double cosine = c[i], sine = s[i], *to_x = x[i], *to_y = y[i];
+        for (k = 0; k < width; k += 2) {
+            float64x2_t a, b;
+            oscar__turn_pair_neon(cosine, sine, to_x + k, to_y + k, &a, &b);
+        }
+    }
+}
+
+OSCAR__NEON static void oscar__eigh_turn_dots_neon(size_t width, const double *c, const double *s, double *const *x,
+                                                   double *const *y, double *product)
+{
+    const double c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3], s0 = s[0], s1 = s[1], s2 = s[2], s3 = s[3];
+    double *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3], *y0 = y[0], *y1 = y[1], *y2 = y[2], *y3 = y[3];
+    float64x2_t g0 = vdupq_n_f64(0), g1 = g0, g2 = g0, g3 = g0, vx, next_x, vy, first;
+    size_t k;
+    for (k = 0; k < width; k += 2) {
+        oscar__turn_pair_neon(c0, s0, x0 + k, y0 + k, &vx, &first);
+        oscar__turn_pair_neon(c1, s1, x1 + k, y1 + k, &next_x, &vy);
+        g0 = vfmaq_f64(g0, vx, vy);
+        oscar__turn_pair_neon(c2, s2, x2 + k, y2 + k, &vx, &vy);
+        g1 = vfmaq_f64(g1, next_x, vy);
+        oscar__turn_pair_neon(c3, s3, x3 + k, y3 + k, &next_x, &vy);
+        g2 = vfmaq_f64(g2, vx, vy);
+        g3 = vfmaq_f64(g3, next_x, first);
+    }
+    vst1q_f64(product, vpaddq_f64(g0, g1));
+    vst1q_f64(product + 2, vpaddq_f64(g2, g3));
+}
+
+OSCAR__INLINE OSCAR__NEON float64x2_t oscar__two_neon(const double *x, const size_t *at)
+{
+    return vcombine_f64(vld1_f64(x + at[0]), vld1_f64(x + at[1]));
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__put_two_neon(float64x2_t from, double *x, const size_t *at)
+{
+    vst1_f64(x + at[0], vget_low_f64(from));
+    vst1_f64(x + at[1], vget_high_f64(from));
+}
+
+/* A double with its sign, or with that of another one turned in. */
+OSCAR__INLINE OSCAR__NEON uint64x2_t oscar__sign_neon(float64x2_t x)
+{
+    return vandq_u64(vreinterpretq_u64_f64(x), vdupq_n_u64((uint64_t)1 << 63));
+}
+
+OSCAR__INLINE OSCAR__NEON float64x2_t oscar__turn_sign_neon(float64x2_t x, uint64x2_t sign)
+{
+    return vreinterpretq_f64_u64(veorq_u64(vreinterpretq_u64_f64(x), sign));
+}
+
+OSCAR__INLINE OSCAR__NEON int oscar__any_neon(uint64x2_t mask)
+{
+    return vmaxvq_u32(vreinterpretq_u32_u64(mask)) != 0;
+}
+
+/* c and s of the angles, and t, from d = b - a and w = 2g. A common factor 1 / r would
+   cost less, but give c and s a common error, which adds up. */
+OSCAR__INLINE OSCAR__NEON float64x2_t oscar__angles_neon(float64x2_t d, float64x2_t w, float64x2_t *c, float64x2_t *s)
+{
+    const float64x2_t one = vdupq_n_f64(1);
+    float64x2_t length = vabsq_f64(d), h, sum, r;
+    uint64x2_t tiny = vcltq_f64(vaddq_f64(length, vabsq_f64(w)), vdupq_n_f64(1e-140));
+    r = vbslq_f64(tiny, vdupq_n_f64(1e150), one);   /* or squares underflow */
+    length = vmulq_f64(length, r);
+    w = vmulq_f64(oscar__turn_sign_neon(w, oscar__sign_neon(d)), r);
+    h = vsqrtq_f64(vfmaq_f64(vmulq_f64(w, w), length, length));
+    sum = vaddq_f64(h, length);
+    r = vsqrtq_f64(vmulq_f64(vaddq_f64(h, h), sum));
+    *c = vdivq_f64(sum, r);
+    *s = vdivq_f64(w, r);
+    return vdivq_f64(w, sum);
+}
+
+/* The angles of two pairs. */
+OSCAR__INLINE OSCAR__NEON int oscar__two_angles_neon(oscar__eigh *e, const size_t *p, const size_t *q,
+                                                     const double *product, double *cosine, double *sine)
+{
+    const float64x2_t one = vdupq_n_f64(1), zero = vdupq_n_f64(0), g = vld1q_f64(product);
+    const float64x2_t coarse = vdupq_n_f64(e->coarse);
+    float64x2_t a = oscar__two_neon(e->norm, p), b = oscar__two_neon(e->norm, q), c, s, t;
+    float64x2_t u = oscar__two_neon(e->root, p), v = oscar__two_neon(e->root, q), lengths = vmulq_f64(u, v);
+    uint64x2_t turn = vcgtq_f64(vabsq_f64(g), vmulq_n_f64(lengths, e->tolerance)), swap;
+    vst1q_f64(cosine, one);
+    vst1q_f64(sine, zero);
+    if (!oscar__any_neon(turn)) return 0;
+    t = oscar__angles_neon(vsubq_f64(b, a), vaddq_f64(g, g), &c, &s);
+    c = vbslq_f64(turn, c, one);   /* what is not to be turned may be 0 / 0 */
+    s = vbslq_f64(turn, s, zero);
+    t = vbslq_f64(turn, t, zero);
+    a = vfmsq_f64(a, t, g);
+    b = vfmaq_f64(b, t, g);
+    swap = vbicq_u64(turn, vcgtq_f64(a, b));
+    vst1q_f64(cosine, vbslq_f64(swap, s, c));
+    vst1q_f64(sine, vbslq_f64(swap, vnegq_f64(c), s));
+    oscar__put_two_neon(vbslq_f64(swap, b, a), e->norm, p);
+    oscar__put_two_neon(vbslq_f64(swap, a, b), e->norm, q);
+    oscar__put_two_neon(vbslq_f64(swap, v, u), e->root, p);
+    oscar__put_two_neon(vbslq_f64(swap, u, v), e->root, q);
+    turn = vorrq_u64(vcgtq_f64(vabsq_f64(g), vmulq_f64(coarse, lengths)), vcgtq_f64(vabsq_f64(t), coarse));
+    return oscar__any_neon(turn) ? 2 : 1;
+}
+
+OSCAR__NEON static int oscar__eigh_angles_neon(oscar__eigh *e, const size_t *p, const size_t *q,
+                                               const double *product, double *cosine, double *sine)
+{
+    int one = oscar__two_angles_neon(e, p, q, product, cosine, sine);
+    int two = oscar__two_angles_neon(e, p + 2, q + 2, product + 2, cosine + 2, sine + 2);
+    return one > two ? one : two;
+}
+
+/* -- dense matrices -- */
+
+/* A row of 8 columns of a tile. */
+OSCAR__INLINE OSCAR__NEON void oscar__tile_row_neon(double a, const float64x2_t *b, float64x2_t *s)
+{
+    s[0] = vfmaq_n_f64(s[0], b[0], a);
+    s[1] = vfmaq_n_f64(s[1], b[1], a);
+    s[2] = vfmaq_n_f64(s[2], b[2], a);
+    s[3] = vfmaq_n_f64(s[3], b[3], a);
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__part_tile_neon(size_t count, const double *a, size_t a_stride, const double *b,
+                                                     size_t b_stride, double *sum, size_t sum_stride)
+{
+    float64x2_t s[4][4], row[4];
+    size_t k;
+    int i, j;
+    for (i = 0; i < 4; i++) s[i][0] = s[i][1] = s[i][2] = s[i][3] = vdupq_n_f64(0);
+    for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
+        row[0] = vld1q_f64(b);
+        row[1] = vld1q_f64(b + 2);
+        row[2] = vld1q_f64(b + 4);
+        row[3] = vld1q_f64(b + 6);
+        oscar__tile_row_neon(a[0], row, s[0]);
+        oscar__tile_row_neon(a[1], row, s[1]);
+        oscar__tile_row_neon(a[2], row, s[2]);
+        oscar__tile_row_neon(a[3], row, s[3]);
+    }
+    for (i = 0; i < 4; i++, sum += sum_stride)
+        for (j = 0; j < 4; j++) vst1q_f64(sum + 2 * j, vaddq_f64(vld1q_f64(sum + 2 * j), s[i][j]));
+}
+
+OSCAR__NEON static void oscar__add_tile_neon(size_t count, const double *a, size_t a_stride, const double *b,
+                                             size_t b_stride, double *sum, size_t sum_stride)
+{
+    int i, j;
+    for (i = 0; i < OSCAR__TILE_ROWS; i += 4)
+        for (j = 0; j < OSCAR__TILE_COLUMNS; j += 8)
+            oscar__part_tile_neon(count, a + i, a_stride, b + j, b_stride, sum + (size_t)i * sum_stride + j,
+                                  sum_stride);
+}
+
+OSCAR__NEON static void oscar__add_row_sum_neon(size_t width, size_t count, double sign, const double *factors,
+                                                size_t stride, const double *rows, size_t lead, double *out)
+{
+    size_t i = 0, k;
+    for (; i + 8 <= width; i += 8) {
+        const double *row = rows + i;
+        float64x2_t s0 = vld1q_f64(out + i), s1 = vld1q_f64(out + i + 2);
+        float64x2_t s2 = vld1q_f64(out + i + 4), s3 = vld1q_f64(out + i + 6);
+        for (k = 0; k < count; k++, row += lead) {
+            double factor = sign * factors[k * stride];
+            s0 = vfmaq_n_f64(s0, vld1q_f64(row), factor);
+            s1 = vfmaq_n_f64(s1, vld1q_f64(row + 2), factor);
+            s2 = vfmaq_n_f64(s2, vld1q_f64(row + 4), factor);
+            s3 = vfmaq_n_f64(s3, vld1q_f64(row + 6), factor);
+        }
+        vst1q_f64(out + i, s0);
+        vst1q_f64(out + i + 2, s1);
+        vst1q_f64(out + i + 4, s2);
+        vst1q_f64(out + i + 6, s3);
+    }
+    for (; i < width; i++)
+        for (k = 0; k < count; k++) out[i] += sign * factors[k * stride] * rows[k * lead + i];
+}
+
+/* -- calibration: rows -- */
+
+OSCAR__NEON static void oscar__widen_neon(size_t count, const float *x, double *out)
+{
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        float32x4_t four = vld1q_f32(x + i);
+        vst1q_f64(out + i, vcvt_f64_f32(vget_low_f32(four)));
+        vst1q_f64(out + i + 2, vcvt_high_f64_f32(four));
+    }
+    oscar__widen(count - i, x + i, out + i);
+}
+
+OSCAR__NEON static void oscar__weigh_copy_neon(size_t count, double weight, const double *x, double *row,
+                                               double *weighted)
+{
+    size_t i;
+    for (i = 0; i < count; i += 2) {
+        float64x2_t one = vld1q_f64(x + i);
+        vst1q_f64(row + i, one);
+        vst1q_f64(weighted + i, vmulq_n_f64(one, weight));
+    }
+}
+
+OSCAR__NEON static void oscar__turn_halves_neon(size_t count, const double *cosine, const double *sine, const double *x,
+                                                double *out)
+{
+    size_t i;
+    for (i = 0; i + 2 <= count; i += 2) {
+        float64x2_t c = vld1q_f64(cosine + i), s = vld1q_f64(sine + i);
+        float64x2_t a = vld1q_f64(x + i), b = vld1q_f64(x + i + count);
+        vst1q_f64(out + i, vfmsq_f64(vmulq_f64(a, c), b, s));
+        vst1q_f64(out + i + count, vfmaq_f64(vmulq_f64(a, s), b, c));
+    }
+    for (; i < count; i++) {
+        out[i] = x[i] * cosine[i] - x[i + count] * sine[i];
+        out[i + count] = x[i] * sine[i] + x[i + count] * cosine[i];
+    }
+}
+
+/* exp(x) for x <= 0, 0 below -708: 2^n times the series of exp(r), |r| <= ln 2 / 2, up to r^12. */
+OSCAR__INLINE OSCAR__NEON float64x2_t oscar__exp_neon(float64x2_t x)
+{
+    const float64x2_t least = vdupq_n_f64(-708);
+    float64x2_t n, sum = vdupq_n_f64(oscar__exp_series[0]);
+    uint64x2_t some = vcgeq_f64(x, least);
+    int i;
+    x = vmaxq_f64(x, least);
+    n = vrndnq_f64(vmulq_n_f64(x, 1.4426950408889634));
+    x = vfmsq_f64(x, n, vdupq_n_f64(0.693147180369123816490));
+    x = vfmsq_f64(x, n, vdupq_n_f64(1.90821492927058770002e-10));
+    for (i = 1; i <= 12; i++) sum = vfmaq_f64(vdupq_n_f64(oscar__exp_series[i]), sum, x);
+    n = vreinterpretq_f64_s64(vshlq_n_s64(vaddq_s64(vcvtq_s64_f64(n), vdupq_n_s64(1023)), 52));
+    return vbslq_f64(some, vmulq_f64(sum, n), vdupq_n_f64(0));
+}
+
+OSCAR__NEON static double oscar__exp_row_neon(size_t count, double *x)
+{
+    float64x2_t most = vdupq_n_f64(-HUGE_VAL), sum = vdupq_n_f64(0), sum2 = sum;
+    size_t i;
+    for (i = 0; i < count; i += 2) most = vmaxq_f64(most, vld1q_f64(x + i));
+    most = vdupq_n_f64(vmaxvq_f64(most));
+    for (i = 0; i < count; i += 4) {
+        float64x2_t one = oscar__exp_neon(vsubq_f64(vld1q_f64(x + i), most));
+        float64x2_t two = oscar__exp_neon(vsubq_f64(vld1q_f64(x + i + 2), most));
+        vst1q_f64(x + i, one);
+        vst1q_f64(x + i + 2, two);
+        sum = vaddq_f64(sum, one);
+        sum2 = vaddq_f64(sum2, two);
+    }
+    return vaddvq_f64(vaddq_f64(sum, sum2));
+}
+
+OSCAR__NEON static double oscar__weigh_row_neon(size_t count, double total, const double *x, double *sum)
+{
+    const float64x2_t none = vdupq_n_f64(0);
+    const double share = 1 / total;
+    float64x2_t added = none;
+    size_t i;
+    for (i = 0; i < count; i += 2) {
+        float64x2_t p = vmulq_n_f64(vld1q_f64(x + i), share);
+        p = vmaxnmq_f64(vfmsq_f64(p, p, p), none);
+        vst1q_f64(sum + i, vaddq_f64(vld1q_f64(sum + i), p));
+        added = vaddq_f64(added, p);
+    }
+    return vaddvq_f64(added);
+}
+
+/* -- attention -- */
+
+/* sum += codes . four bytes of limbs, those of one lane, the same ones for all lanes of codes; lane is a literal. With
+   signed bytes, and with bytes without sign. The last one: sum += codes . limbs, lane by lane. clang 14 declares the
+   intrinsics only where a flag turns them on. */
+#if defined(__clang__) && !defined(__ARM_FEATURE_DOTPROD)
+#  define OSCAR__SDOT_LANE(sum, codes, limbs, lane) \
+    __asm__("sdot %0.4s, %1.16b, %2.4b[" #lane "]" : "+w"(sum) : "w"(codes), "w"(limbs))
+#  define OSCAR__UDOT_LANE(sum, codes, limbs, lane) \
+    __asm__("udot %0.4s, %1.16b, %2.4b[" #lane "]" : "+w"(sum) : "w"(codes), "w"(limbs))
+#  define OSCAR__SDOT(sum, codes, limbs) \
+    __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(codes), "w"(limbs))
+#else
+#  define OSCAR__SDOT_LANE(sum, codes, limbs, lane) \
+    ((sum) = vdotq_laneq_s32(sum, vreinterpretq_s8_u8(codes), vreinterpretq_s8_u8(limbs), lane))
+#  define OSCAR__UDOT_LANE(sum, codes, limbs, lane) \
+    ((sum) = vreinterpretq_s32_u32(vdotq_laneq_u32(vreinterpretq_u32_s32(sum), codes, limbs, lane)))
+#  define OSCAR__SDOT(sum, codes, limbs) \
+    ((sum) = vdotq_s32(sum, vreinterpretq_s8_u8(codes), vreinterpretq_s8_u8(limbs)))
+#endif
+
+/* The largest whole number of the limbs: of queries, which have a sign, and of weights, which have none. */
+OSCAR__INLINE OSCAR__NEON float oscar__query_most_neon(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
+OSCAR__INLINE OSCAR__NEON float oscar__weight_most_neon(int limbs) { return limbs > 1 ? 65535.0f : 255.0f; }
+
+/* Two sums of 4 lanes, those of the codes a and b, for each limb of each query; `dot` is one of the two above. */
+#define OSCAR__PLANE(dot, lane) do { \
+    dot(sum[0], a, l[0], lane); \
+    dot(sum[1], b, l[0], lane); \
+    if (limbs > 1) { dot(sum[2], a, l[1], lane); dot(sum[3], b, l[1], lane); } \
+    if (count > 1) { dot(sum[4], a, l[2], lane); dot(sum[5], b, l[2], lane); } \
+    if (count > 1 && limbs > 1) { dot(sum[6], a, l[3], lane); dot(sum[7], b, l[3], lane); } \
+    if (count > 2) { dot(sum[8], a, l[4], lane); dot(sum[9], b, l[4], lane); } \
+    if (count > 2 && limbs > 1) { dot(sum[10], a, l[5], lane); dot(sum[11], b, l[5], lane); } \
+    if (count > 2) { dot(sum[12], a, l[6], lane); dot(sum[13], b, l[6], lane); } \
+    if (count > 2 && limbs > 1) { dot(sum[14], a, l[7], lane); dot(sum[15], b, l[7], lane); } } while (0)
+
+/* 8 lanes of 16 codes, half a line of 2 bits at p, or halves of two lines of 4 bits at p and p + second:
+   sum [query][limb][2 vectors] += codes . limb [query][2][16]. signs: whether limbs have one. */
+OSCAR__INLINE OSCAR__NEON void oscar__sixteen_neon(int signs, int bits, int count, int limbs, const unsigned char *p,
+                                                   size_t second, const signed char *limb, int32x4_t *sum)
+{
+    const uint8x16_t mask = vdupq_n_u8(bits == 2 ? 3 : 15);
+    const unsigned char *from = (const unsigned char *)limb;
+    uint8x16_t word_a = vld1q_u8(p), word_b = vld1q_u8(p + 16), a, b, l[8];
+    l[0] = vld1q_u8(from);
+    if (limbs > 1) l[1] = vld1q_u8(from + 16);
+    if (count > 1) l[2] = vld1q_u8(from + 32);
+    if (count > 1 && limbs > 1) l[3] = vld1q_u8(from + 48);
+    if (count > 2) l[4] = vld1q_u8(from + 64);
+    if (count > 2 && limbs > 1) l[5] = vld1q_u8(from + 80);
+    if (count > 2) l[6] = vld1q_u8(from + 96);
+    if (count > 2 && limbs > 1) l[7] = vld1q_u8(from + 112);
+    a = vandq_u8(word_a, mask);
+    b = vandq_u8(word_b, mask);
+    if (signs) OSCAR__PLANE(OSCAR__SDOT_LANE, 0); else OSCAR__PLANE(OSCAR__UDOT_LANE, 0);
+    a = bits == 2 ? vandq_u8(vshrq_n_u8(word_a, 2), mask) : vshrq_n_u8(word_a, 4);
+    b = bits == 2 ? vandq_u8(vshrq_n_u8(word_b, 2), mask) : vshrq_n_u8(word_b, 4);
+    if (signs) OSCAR__PLANE(OSCAR__SDOT_LANE, 1); else OSCAR__PLANE(OSCAR__UDOT_LANE, 1);
+    if (bits == 4) word_a = vld1q_u8(p + second);
+    if (bits == 4) word_b = vld1q_u8(p + second + 16);
+    a = vandq_u8(bits == 2 ? vshrq_n_u8(word_a, 4) : word_a, mask);
+    b = vandq_u8(bits == 2 ? vshrq_n_u8(word_b, 4) : word_b, mask);
+    if (signs) OSCAR__PLANE(OSCAR__SDOT_LANE, 2); else OSCAR__PLANE(OSCAR__UDOT_LANE, 2);
+    a = bits == 2 ? vshrq_n_u8(word_a, 6) : vshrq_n_u8(word_a, 4);
+    b = bits == 2 ? vshrq_n_u8(word_b, 6) : vshrq_n_u8(word_b, 4);
+    if (signs) OSCAR__PLANE(OSCAR__SDOT_LANE, 3); else OSCAR__PLANE(OSCAR__UDOT_LANE, 3);
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__zeros_neon(int32x4_t *sum)
+{
+    sum[0] = sum[1] = sum[2] = sum[3] = sum[4] = sum[5] = sum[6] = sum[7] = vdupq_n_s32(0);
+    sum[8] = sum[9] = sum[10] = sum[11] = sum[12] = sum[13] = sum[14] = sum[15] = vdupq_n_s32(0);
+}
+
+/* The sums of a query from its limbs: exact, less than 2^30 (1024 codes of up to 15). */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__total_neon(int limbs, const int32x4_t *sum)
+{
+    return vcvtq_f32_s32(limbs == 1 ? sum[0] : vaddq_s32(vshlq_n_s32(sum[0], 8), sum[2]));
+}
+
+/* 4 halves of metadata. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__halves_neon(const unsigned char *p) { return oscar__widen_f16_neon(p); }
+
+/* Metadata of 8 tokens in a group, two vectors of each. */
+typedef struct oscar__scales_neon {
+    float32x4_t scale[2], minimum[2];
+    int has_minimum;
+} oscar__scales_neon;
+
+/* score += scale (total step + low), or scale total step + minimum low; two vectors. */
+OSCAR__INLINE OSCAR__NEON void oscar__scaled_neon(int limbs, const int32x4_t *sum, float step, float low,
+                                                  const oscar__scales_neon *m, float32x4_t *score)
+{
+    int i;
+    for (i = 0; i < 2; i++) {
+        float32x4_t total = oscar__total_neon(limbs, sum + i);
+        if (m->has_minimum) {
+            score[i] = vfmaq_n_f32(score[i], m->minimum[i], low);
+            score[i] = vfmaq_f32(score[i], vmulq_n_f32(total, step), m->scale[i]);
+        } else score[i] = vfmaq_f32(score[i], vfmaq_n_f32(vdupq_n_f32(low), total, step), m->scale[i]);
+    }
+}
+
+/* A group: products with its codes. */
+OSCAR__INLINE OSCAR__NEON void oscar__group_neon(int bits, int count, int limbs, int group, const unsigned char *p,
+                                                 ptrdiff_t ahead, const signed char *limb, int32x4_t *sum)
+{
+    int c;
+    oscar__zeros_neon(sum);
+    for (c = 0; c < group; c += 16, p += 32 * bits, limb += 128) {
+        OSCAR__PREFETCH(p + ahead);
+        oscar__sixteen_neon(1, bits, count, limbs, p, 64, limb, sum);
+    }
+}
+
+/* 8 tokens whose words are at p. */
+OSCAR__INLINE OSCAR__NEON void oscar__score8_neon(int bits, int count, int limbs, const oscar__codes *k,
+                                                  const unsigned char *p, size_t metadata, const signed char *limb,
+                                                  const float *step, const float *low, const float *start, float *score)
+{
+    const unsigned char *scales = k->scale + metadata, *minima = k->minimum ? k->minimum + metadata : NULL;
+    oscar__scales_neon m;
+    float32x4_t s[4][2];
+    int at, j, i;
+    m.has_minimum = minima != NULL;
+    m.minimum[0] = m.minimum[1] = vdupq_n_f32(0);
+    for (i = 0; i < 2; i++) {
+        int32x4_t words = vreinterpretq_s32_f32(oscar__halves_neon(scales + 8 * i));
+        uint32x4_t negative = oscar__above_neon(vdupq_n_s32(0), words);
+        for (j = 0; j < 4; j++)
+            s[j][i] = oscar__pick_neon(negative, vdupq_n_f32(start[4 + j]), vdupq_n_f32(start[j]));
+    }
+    for (at = 0; at < k->dim; at += k->group, step += 4, low += 4, scales += 2 * k->tokens) {
+        int32x4_t sum[16];
+        oscar__group_neon(bits, count, limbs, k->group, p + 2 * bits * at, k->ahead, limb + 8 * at, sum);
+        for (i = 0; i < 2; i++) {
+            m.scale[i] = oscar__abs_neon(oscar__halves_neon(scales + 8 * i));
+            if (minima) m.minimum[i] = oscar__halves_neon(minima + 8 * i);
+        }
+        if (minima) minima += 2 * k->tokens;
+        oscar__scaled_neon(limbs, sum, step[0], low[0], &m, s[0]);
+        if (count > 1) oscar__scaled_neon(limbs, sum + 4, step[1], low[1], &m, s[1]);
+        if (count > 2) oscar__scaled_neon(limbs, sum + 8, step[2], low[2], &m, s[2]);
+        if (count > 2) oscar__scaled_neon(limbs, sum + 12, step[3], low[3], &m, s[3]);
+    }
+    for (j = 0; j < count; j++) {
+        vst1q_f32(score + j * OSCAR__BLOCK, s[j][0]);
+        vst1q_f32(score + j * OSCAR__BLOCK + 4, s[j][1]);
+    }
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__score_neon(int bits, int count, int limbs, const oscar__codes *k,
+                                                 const signed char *limb, const float *step, const float *low,
+                                                 const float *start, float *score)
+{
+    size_t tile_bytes = (size_t)(2 * bits * k->dim), t;
+    for (t = 0; t < OSCAR__BLOCK; t += 8)
+        oscar__score8_neon(bits, count, limbs, k, k->codes + t / 16 * tile_bytes + t % 16 * 4, 2 * t, limb, step, low,
+                           start, score + t);
+}
+
+static OSCAR__NEON void oscar__attend_score_neon(int count, int limbs, const oscar__codes *k, const signed char *limb,
+                                                 const float *step, const float *low, const float *start, float *score)
+{
+    OSCAR__BY_SHAPE(oscar__score_neon, k->bits, count, limbs, (k, limb, step, low, start, score))
+}
+
+/* Reductions of four vectors at once: result q is the sum, or the largest number, of x[q]. A NaN stays in both. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__sum4_neon(const float32x4_t *x)
+{
+    return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
+}
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__largest4_neon(const float32x4_t *x)
+{
+    return vpmaxq_f32(vpmaxq_f32(x[0], x[1]), vpmaxq_f32(x[2], x[3]));
+}
+
+/* 8 whole numbers n -> bytes of a limb. */
+OSCAR__INLINE OSCAR__NEON void oscar__put_limb_neon(int32x4_t n0, int32x4_t n1, signed char *limb)
+{
+    vst1_s8((int8_t *)limb, vmovn_s16(vcombine_s16(vmovn_s32(n0), vmovn_s32(n1))));
+}
+
+/* 8 whole numbers n -> their limbs: n = 256 high + low, low in -128 .. 127, or 0 .. 255 without signs; or n itself. */
+OSCAR__INLINE OSCAR__NEON void oscar__split_neon(int signs, int limbs, int32x4_t n0, int32x4_t n1, signed char *limb)
+{
+    if (limbs > 1) {
+        int32x4_t h0 = signs ? vrshrq_n_s32(n0, 8) : vshrq_n_s32(n0, 8);
+        int32x4_t h1 = signs ? vrshrq_n_s32(n1, 8) : vshrq_n_s32(n1, 8);
+        oscar__put_limb_neon(h0, h1, limb);
+        limb += 16;   /* the low byte of n is the low limb, however it is read */
+    }
+    oscar__put_limb_neon(n0, n1, limb);
+}
+
+/* Weights of a block times the scales of group g as limbs [4 tiles][4 queries][2][16], without sign; step and base of
+   each query, so that the sum over tokens of weight times value is step (limbs . codes) + base. Only what differs from
+   the middle of the codes meets rounded weights. */
+static OSCAR__NEON void oscar__attend_weigh_neon(int count, int limbs, const oscar__codes *v, int g,
+                                                 const float *weight, signed char *limb, float *step, float *base)
+{
+    const unsigned char *scales = v->scale + 2 * g * v->tokens;
+    const unsigned char *minima = v->minimum ? v->minimum + 2 * g * v->tokens : NULL;
+    float32x4_t scale[16], middle[16], x[16];
+    int j, t;
+    for (t = 0; t < 16; t++) {
+        scale[t] = oscar__abs_neon(oscar__halves_neon(scales + 8 * t));
+        if (minima) middle[t] = vfmaq_n_f32(oscar__halves_neon(minima + 8 * t), scale[t], v->centre);
+    }
+    for (j = 0; j < count; j++, weight += OSCAR__BLOCK) {
+        float32x4_t most = vdupq_n_f32(0), low = most;
+        int32x4_t all = vdupq_n_s32(0);
+        float top, inverse;
+        for (t = 0; t < 16; t++) {
+            float32x4_t one = vld1q_f32(weight + 4 * t);
+            x[t] = vmulq_f32(one, scale[t]);
+            most = vmaxq_f32(most, x[t]);
+            if (minima) low = vfmaq_f32(low, one, middle[t]);
+        }
+        top = vmaxvq_f32(most);   /* below 1e-34 nothing counts, and 1 / top may overflow */
+        inverse = top > 1e-34f ? oscar__weight_most_neon(limbs) / top : 0;
+        step[j] = top > 1e-34f ? top / oscar__weight_most_neon(limbs) : 0;
+        for (t = 0; t < 16; t += 2) {
+            int32x4_t n0 = vcvtnq_s32_f32(vmulq_n_f32(x[t], inverse));
+            int32x4_t n1 = vcvtnq_s32_f32(vmulq_n_f32(x[t + 1], inverse));
+            all = vaddq_s32(all, vaddq_s32(n0, n1));
+            oscar__split_neon(0, limbs, n0, n1, limb + 128 * (t / 4) + 32 * j + 4 * (t % 4));
+        }
+        base[j] = vaddvq_f32(low) - (float)vaddvq_s32(all) * v->centre * step[j];
+    }
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__blend_add_neon(int limbs, const int32x4_t *sum, float step, float base,
+                                                     float *acc)
+{
+    float32x4_t a = vfmaq_n_f32(vdupq_n_f32(base), oscar__total_neon(limbs, sum), step);
+    float32x4_t b = vfmaq_n_f32(vdupq_n_f32(base), oscar__total_neon(limbs, sum + 1), step);
+    vst1q_f32(acc, vaddq_f32(vld1q_f32(acc), a));
+    vst1q_f32(acc + 4, vaddq_f32(vld1q_f32(acc + 4), b));
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__blend_neon(int bits, int count, int limbs, const oscar__codes *v,
+                                                 const float *weight, signed char *limb, float *step, float *base,
+                                                 float *acc)
+{
+    size_t row = (size_t)v->dim, tile_bytes = 2 * (size_t)bits * row;
+    const unsigned char *p = v->codes;
+    int g, c, tile;
+    for (g = 0; g * v->group < v->dim; g++) {
+        if (g) oscar__attend_weigh_neon(count, limbs, v, g, weight, limb, step, base);
+        for (c = 0; c < v->group; c += 8, p += 32, acc += 8) {
+            int32x4_t sum[16];
+            oscar__zeros_neon(sum);
+            for (tile = 0; tile < 4; tile++) {
+                const unsigned char *line = p + (size_t)tile * tile_bytes;
+                OSCAR__PREFETCH(line + v->ahead);
+                oscar__sixteen_neon(0, bits, count, limbs, line, 4 * row, limb + 128 * tile, sum);
+            }
+            oscar__blend_add_neon(limbs, sum, step[0], base[0], acc);
+            if (count > 1) oscar__blend_add_neon(limbs, sum + 4, step[1], base[1], acc + row);
+            if (count > 2) oscar__blend_add_neon(limbs, sum + 8, step[2], base[2], acc + 2 * row);
+            if (count > 2) oscar__blend_add_neon(limbs, sum + 12, step[3], base[3], acc + 3 * row);
+        }
+    }
+}
+
+static OSCAR__NEON void oscar__attend_blend_neon(int count, int limbs, const oscar__codes *v, const float *weight,
+                                                 signed char *limb, float *step, float *base, float *acc)
+{
+    OSCAR__BY_SHAPE(oscar__blend_neon, v->bits, count, limbs, (v, weight, limb, step, base, acc))
+}
+
+static OSCAR__NEON void oscar__attend_limbs_neon(int limbs, int dim, int group, int query, const float *x,
+                                                 signed char *limb, float *step, float *sum)
+{
+    int at, c;
+    for (at = 0; at < dim; at += group, step += 4, sum += 4) {
+        float32x4_t most = vdupq_n_f32(0);
+        int32x4_t all = vdupq_n_s32(0);
+        float top, share;
+        for (c = at; c < at + group; c += 4) most = vmaxq_f32(most, oscar__abs_neon(vld1q_f32(x + c)));
+        top = vmaxvq_f32(most);   /* a NaN stays in it */
+        share = top > 1e-34f && top <= FLT_MAX ? oscar__query_most_neon(limbs) / top : 0;
+        for (c = at; c < at + group; c += 8) {
+            int32x4_t n0 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + c), share));
+            int32x4_t n1 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + c + 4), share));
+            all = vaddq_s32(all, vaddq_s32(n0, n1));
+            oscar__split_neon(1, limbs, n0, n1, limb + 8 * (c - c % 16) + 32 * query + c % 16);
+        }
+        step[query] = !(top <= FLT_MAX) ? (float)NAN : top > 1e-34f ? top / oscar__query_most_neon(limbs) : 0;
+        sum[query] = step[query] * (float)vaddvq_s32(all);
+    }
+}
+
+/* Bytes have no sign, limbs do: byte . limb = (byte - 128) . limb + 128 . limb. */
+static OSCAR__NEON void oscar__attend_mean_neon(int limbs, int dim, int group, const unsigned char *bytes,
+                                                const signed char *limb, const float *step, float *out)
+{
+    const uint8x16_t half = vdupq_n_u8(0x80), one = vdupq_n_u8(1);
+    int at, c, j;
+    out[0] = out[1] = out[2] = out[3] = 0;
+    for (at = 0; at < dim; at += group, step += 4)
+        for (j = 0; j < 4; j++) {
+            int32x4_t high = vdupq_n_s32(0), low = high, high_all = high, low_all = high;
+            for (c = at; c < at + group; c += 16) {
+                const unsigned char *from = (const unsigned char *)limb + 8 * c + 32 * j;
+                uint8x16_t n = veorq_u8(vld1q_u8(bytes + c), half), h = vld1q_u8(from), l = vld1q_u8(from + 16);
+                OSCAR__SDOT(high, n, h);
+                OSCAR__SDOT(high_all, one, h);
+                OSCAR__SDOT(low, n, l);
+                OSCAR__SDOT(low_all, one, l);
+            }
+            high = vaddq_s32(high, vshlq_n_s32(high_all, 7));
+            low = vaddq_s32(low, vshlq_n_s32(low_all, 7));
+            out[j] += step[j] * (limbs > 1 ? 256 * (float)vaddvq_s32(high) + (float)vaddvq_s32(low)
+                                           : (float)vaddvq_s32(high));
+        }
+}
+
+/* 2^x = 2^n p(x - n), n the nearest whole number, p of degree 5 with the least relative error on -0.5 .. 0.5 of those
+   with p(0) = 1, so that 2^0 is 1: 1.5e-7 with rounding. Below -125 it is 0. NaN stays NaN: its n is 0. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__exp2_neon(float32x4_t x)
+{
+    uint32x4_t none = oscar__less_neon(x, vdupq_n_f32(-125.0f));
+    float32x4_t n = vrndnq_f32(x), f = vsubq_f32(x, n), p;
+    p = vfmaq_f32(vdupq_n_f32(9.671516716e-3f), vdupq_n_f32(1.326473663e-3f), f);
+    p = vfmaq_f32(vdupq_n_f32(5.550733581e-2f), p, f);
+    p = vfmaq_f32(vdupq_n_f32(2.402224243e-1f), p, f);
+    p = vfmaq_f32(vdupq_n_f32(6.931470037e-1f), p, f);
+    p = vfmaq_f32(vdupq_n_f32(1.0f), p, f);
+    n = vreinterpretq_f32_s32(vshlq_n_s32(vcvtq_s32_f32(n), 23));
+    return vreinterpretq_f32_u32(vbicq_u32(vaddq_u32(vreinterpretq_u32_f32(p), vreinterpretq_u32_f32(n)), none));
+}
+
+/* cap tanh(x / cap); the error is a few 1e-7 of cap. NaN stays. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__cap_neon(float32x4_t x, float cap)
+{
+    const float32x4_t one = vdupq_n_f32(1);
+    float32x4_t y = vdivq_f32(x, vdupq_n_f32(cap)), e;
+    y = vmaxq_f32(vdupq_n_f32(-10), vminq_f32(vdupq_n_f32(10), y));
+    e = oscar__exp2_neon(vmulq_n_f32(y, 2 * OSCAR__LOG2E));
+    return vmulq_n_f32(vdivq_f32(vsubq_f32(e, one), vaddq_f32(e, one)), cap);
+}
+
+/* Products of a query -> capped logits where there is a cap; -inf where masked. */
+static OSCAR__NEON void oscar__logits_neon(float scale, float cap, int first, int end, float *score)
+{
+    int t;
+    for (t = 0; t < OSCAR__BLOCK; t += 4) {
+        float32x4_t logit = vld1q_f32(score + t);
+        int32x4_t at = vaddq_s32(vdupq_n_s32(t), oscar__lanes_neon());
+        uint32x4_t hidden = oscar__either_neon(oscar__above_neon(vdupq_n_s32(first), at),
+                                               oscar__above_neon(at, vdupq_n_s32(end - 1)));
+        if (cap > 0) logit = oscar__cap_neon(vmulq_n_f32(logit, scale), cap);
+        vst1q_f32(score + t, oscar__pick_neon(hidden, vdupq_n_f32(-HUGE_VALF), logit));
+    }
+}
+
+/* The largest number of a query's block. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__row_most_neon(const float *row)
+{
+    float32x4_t a = vld1q_f32(row), b = vld1q_f32(row + 4);
+    int t;
+    for (t = 8; t < OSCAR__BLOCK; t += 8) {
+        a = vmaxq_f32(a, vld1q_f32(row + t));
+        b = vmaxq_f32(b, vld1q_f32(row + t + 4));
+    }
+    return vmaxq_f32(a, b);
+}
+
+static OSCAR__NEON int oscar__attend_softmax_neon(int count, float scale, float cap, const int *first, const int *end,
+                                                  float *score, float *top, float *sum, float *factor)
+{
+    float unit = cap > 0 ? OSCAR__LOG2E : scale * OSCAR__LOG2E, base[4];
+    float32x4_t x[4], before = vld1q_f32(top), after, grown;
+    uint32x4_t same;
+    int j, t;
+    for (j = 0; j < count && (cap > 0 || first); j++)
+        oscar__logits_neon(scale, cap, first ? first[j] : 0, end ? end[j] : OSCAR__BLOCK, score + j * OSCAR__BLOCK);
+    for (j = 0; j < 4; j++) x[j] = oscar__row_most_neon(score + (j < count ? j : 0) * OSCAR__BLOCK);
+    after = vmaxq_f32(before, oscar__largest4_neon(x));
+    same = vceqq_f32(after, before);
+    vst1q_f32(top, after);
+    after = oscar__pick_neon(vceqq_f32(after, vdupq_n_f32(-HUGE_VALF)), vdupq_n_f32(0), after);   /* no key yet: 0 */
+    vst1q_f32(base, after);
+    for (j = 0; j < 4; j++) {
+        float *row = score + j * OSCAR__BLOCK;
+        x[j] = vdupq_n_f32(0);
+        for (t = 0; t < OSCAR__BLOCK && j < count; t += 4) {
+            float32x4_t below = vsubq_f32(vld1q_f32(row + t), vdupq_n_f32(base[j]));
+            float32x4_t weight = oscar__exp2_neon(vmulq_n_f32(below, unit));
+            vst1q_f32(row + t, weight);
+            x[j] = vaddq_f32(x[j], weight);
+        }
+    }
+    grown = oscar__exp2_neon(vmulq_n_f32(vsubq_f32(before, after), unit));
+    grown = oscar__pick_neon(same, vdupq_n_f32(1), grown);
+    vst1q_f32(factor, grown);
+    vst1q_f32(sum, vfmaq_f32(oscar__sum4_neon(x), vld1q_f32(sum), grown));
+    same = oscar__either_neon(same, oscar__above_neon(oscar__lanes_neon(), vdupq_n_s32(count - 1)));
+    return vminvq_u32(same) == 0;
+}
+
+static OSCAR__NEON void oscar__attend_rescale_neon(int count, int dim, const float *factor, float *acc)
+{
+    int j, c;
+    for (j = 0; j < count; j++, acc += dim)
+        for (c = 0; c < dim; c += 4) vst1q_f32(acc + c, vmulq_n_f32(vld1q_f32(acc + c), factor[j]));
+}
+
+/* 4 values of a row as floats. */
+OSCAR__INLINE OSCAR__NEON float32x4_t oscar__widen4_neon(oscar_type type, oscar_type round, const unsigned char *p)
+{
+    float32x4_t x;
+    if (type == OSCAR_BF16) x = oscar__widen_bf16_neon(p);
+    else if (type == OSCAR_F16) x = oscar__widen_f16_neon(p);
+    else x = vreinterpretq_f32_u8(vld1q_u8(p));
+    if (round == OSCAR_BF16 && type != OSCAR_BF16) x = oscar__round_bf16_neon(x);
+    if (round == OSCAR_F16 && type != OSCAR_F16) x = oscar__round_f16_neon(x);
+    return x;
+}
+
+static OSCAR__NEON void oscar__attend_widen_neon(oscar_type type, oscar_type round, int rows, int dim,
+                                                 const unsigned char *x, ptrdiff_t stride, float *out)
+{
+    int r, c, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r++, x += stride, out += dim)
+        for (c = 0; c < dim; c += 4) vst1q_f32(out + c, oscar__widen4_neon(type, round, x + c * size));
+}
+
+/* The products of each row with the queries, two sums each. */
+OSCAR__INLINE OSCAR__NEON void oscar__products_neon(oscar_type type, int shape, int count, int rows, int dim,
+                                                    const float *x, ptrdiff_t x_stride, const unsigned char *m,
+                                                    ptrdiff_t m_stride, ptrdiff_t ahead, float *out,
+                                                    ptrdiff_t out_stride)
+{
+    size_t one = (size_t)x_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    const float *x1 = x + (count > 1 ? one : 0), *x2 = x + (count > 2 ? 2 * one : 0);
+    const float *x3 = x + (count > 3 ? 3 * one : 0);
+    int r, c, j, size = (int)oscar__type_size(type);
+    for (r = 0; r < rows; r++, m += m_stride, out++) {
+        float32x4_t a[4], b[4];
+        float products[4];
+        a[0] = a[1] = a[2] = a[3] = b[0] = b[1] = b[2] = b[3] = vdupq_n_f32(0);
+        for (c = 0; c < dim; c += 8) {
+            int at = c * size;
+            float32x4_t row0 = oscar__widen4_neon(type, OSCAR_F32, m + at);
+            float32x4_t row1 = oscar__widen4_neon(type, OSCAR_F32, m + at + 4 * size);
+            if (at % 64 == 0) OSCAR__PREFETCH(m + at + ahead);
+            a[0] = vfmaq_f32(a[0], row0, vld1q_f32(x + c));
+            b[0] = vfmaq_f32(b[0], row1, vld1q_f32(x + c + 4));
+            if (shape > 1) a[1] = vfmaq_f32(a[1], row0, vld1q_f32(x1 + c));
+            if (shape > 1) b[1] = vfmaq_f32(b[1], row1, vld1q_f32(x1 + c + 4));
+            if (shape > 2) a[2] = vfmaq_f32(a[2], row0, vld1q_f32(x2 + c));
+            if (shape > 2) b[2] = vfmaq_f32(b[2], row1, vld1q_f32(x2 + c + 4));
+            if (shape > 2) a[3] = vfmaq_f32(a[3], row0, vld1q_f32(x3 + c));
+            if (shape > 2) b[3] = vfmaq_f32(b[3], row1, vld1q_f32(x3 + c + 4));
+        }
+        for (j = 0; j < 4; j++) a[j] = vaddq_f32(a[j], b[j]);
+        vst1q_f32(products, oscar__sum4_neon(a));
+        for (j = 0; j < count; j++) out[(size_t)j * to] = products[j];
+    }
+}
+
+static OSCAR__NEON void oscar__attend_products_neon(oscar_type type, int count, int rows, int dim, const float *x,
+                                                    ptrdiff_t x_stride, const void *m, ptrdiff_t m_stride,
+                                                    ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
+{
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__products_neon, type, count,
+                   (count, rows, dim, x, x_stride, first, m_stride, ahead, out, out_stride))
+}
+
+/* Four vectors of a query += weight times those of a row. */
+OSCAR__INLINE OSCAR__NEON void oscar__combine_row_neon(const float32x4_t *row, float weight, float32x4_t *sum)
+{
+    sum[0] = vfmaq_n_f32(sum[0], row[0], weight);
+    sum[1] = vfmaq_n_f32(sum[1], row[1], weight);
+    sum[2] = vfmaq_n_f32(sum[2], row[2], weight);
+    sum[3] = vfmaq_n_f32(sum[3], row[3], weight);
+}
+
+/* Four vectors, written out like the sums of oscar__rotate_neon. */
+OSCAR__INLINE OSCAR__NEON void oscar__get_four_neon(const float *x, float32x4_t *four)
+{
+    four[0] = vld1q_f32(x);
+    four[1] = vld1q_f32(x + 4);
+    four[2] = vld1q_f32(x + 8);
+    four[3] = vld1q_f32(x + 12);
+}
+OSCAR__INLINE OSCAR__NEON void oscar__put_four_neon(const float32x4_t *four, float *x)
+{
+    vst1q_f32(x, four[0]);
+    vst1q_f32(x + 4, four[1]);
+    vst1q_f32(x + 8, four[2]);
+    vst1q_f32(x + 12, four[3]);
+}
+
+/* out += the sum over rows, for 16 channels; rows in order. */
+OSCAR__INLINE OSCAR__NEON void oscar__combine16_neon(oscar_type type, int shape, int count, int rows,
+                                                     const float *weight, size_t one, const unsigned char *m,
+                                                     ptrdiff_t m_stride, ptrdiff_t ahead, float *out, size_t to)
+{
+    float32x4_t sum0[4], sum1[4], sum2[4], sum3[4], row[4];
+    size_t w1 = count > 1 ? one : 0, w2 = count > 2 ? 2 * one : 0, w3 = count > 3 ? 3 * one : 0;
+    size_t to1 = count > 1 ? to : 0, to2 = count > 2 ? 2 * to : 0, to3 = count > 3 ? 3 * to : 0;
+    int r, size = (int)oscar__type_size(type);
+    oscar__get_four_neon(out, sum0);
+    if (shape > 1) oscar__get_four_neon(out + to1, sum1);
+    if (shape > 2) oscar__get_four_neon(out + to2, sum2);
+    if (shape > 2) oscar__get_four_neon(out + to3, sum3);
+    for (r = 0; r < rows; r++, m += m_stride, weight++) {
+        row[0] = oscar__widen4_neon(type, OSCAR_F32, m);
+        row[1] = oscar__widen4_neon(type, OSCAR_F32, m + 4 * size);
+        row[2] = oscar__widen4_neon(type, OSCAR_F32, m + 8 * size);
+        row[3] = oscar__widen4_neon(type, OSCAR_F32, m + 12 * size);
+        OSCAR__PREFETCH(m + ahead);
+        oscar__combine_row_neon(row, weight[0], sum0);
+        if (shape > 1) oscar__combine_row_neon(row, weight[w1], sum1);
+        if (shape > 2) oscar__combine_row_neon(row, weight[w2], sum2);
+        if (shape > 2) oscar__combine_row_neon(row, weight[w3], sum3);
+    }
+    oscar__put_four_neon(sum0, out);
+    if (shape > 1) oscar__put_four_neon(sum1, out + to1);
+    if (shape > 2) oscar__put_four_neon(sum2, out + to2);
+    if (shape > 2 && count > 3) oscar__put_four_neon(sum3, out + to3);
+}
+
+OSCAR__INLINE OSCAR__NEON void oscar__combine_neon(oscar_type type, int shape, int count, int rows, int dim,
+                                                   const float *weight, ptrdiff_t weight_stride,
+                                                   const unsigned char *m, ptrdiff_t m_stride, ptrdiff_t ahead,
+                                                   float *out, ptrdiff_t out_stride)
+{
+    size_t one = (size_t)weight_stride / sizeof(float), to = (size_t)out_stride / sizeof(float);
+    int c, size = (int)oscar__type_size(type);
+    for (c = 0; c < dim; c += 16)
+        oscar__combine16_neon(type, shape, count, rows, weight, one, m + c * size, m_stride, ahead, out + c, to);
+}
+
+static OSCAR__NEON void oscar__attend_combine_neon(oscar_type type, int count, int rows, int dim, const float *weight,
+                                                   ptrdiff_t weight_stride, const void *m, ptrdiff_t m_stride,
+                                                   ptrdiff_t ahead, float *out, ptrdiff_t out_stride)
+{
+    const unsigned char *first = (const unsigned char *)m;
+    OSCAR__BY_TYPE(oscar__combine_neon, type, count,
+                   (count, rows, dim, weight, weight_stride, first, m_stride, ahead, out, out_stride))
+}
+
+static const oscar__attend_kernels oscar__attend_neon = {
+    oscar__attend_widen_neon, oscar__attend_products_neon, oscar__attend_combine_neon, oscar__attend_limbs_neon,
+    oscar__attend_mean_neon, oscar__attend_score_neon, oscar__attend_softmax_neon, oscar__attend_rescale_neon,
+    oscar__attend_weigh_neon, oscar__attend_blend_neon, 4, NULL, NULL
+};
+
+#endif /* OSCAR__HAS_NEON */
 
 /* == 3.21 WHICH INSTRUCTION SET == */
 
@@ -14737,6 +16682,49 @@ static const oscar__kernels oscar__amx_kernels = {   /* attention alone differs 
 };
 #endif
 
+#if defined(OSCAR__HAS_NEON)
+static const oscar__kernels oscar__neon_kernels = {
+    OSCAR_ISA_NEON,
+    oscar__load_neon, oscar__store_neon, oscar__load_rounded_neon, oscar__finite_neon,
+    oscar__fwht_neon, oscar__butterfly_neon, oscar__rotate_neon, oscar__rotate_back, oscar__centre_neon,
+    oscar__sum_products_neon, oscar__encode_neon, oscar__pack_neon, oscar__put_halves_neon,
+    oscar__mean_sum_neon, oscar__mean_levels_neon,
+    oscar__eigh_dots_neon, oscar__eigh_turn_neon, oscar__eigh_turn_dots_neon, oscar__eigh_angles_neon,
+    oscar__add_row_sum_neon, oscar__add_tile_neon, oscar__widen_neon, oscar__weigh_copy_neon,
+    oscar__turn_halves_neon, oscar__exp_row_neon, oscar__weigh_row_neon, &oscar__attend_neon
+};
+
+#if !defined(__ARM_FEATURE_DOTPROD) && defined(__APPLE__)
+#  if defined(__cplusplus)
+extern "C"
+#  endif
+int sysctlbyname(const char *name, void *value, size_t *size, void *set, size_t set_size);
+#elif !defined(__ARM_FEATURE_DOTPROD) && defined(_WIN32)
+#  if defined(__cplusplus)
+extern "C"
+#  endif
+__declspec(dllimport) int __stdcall IsProcessorFeaturePresent(unsigned long feature);
+#endif
+
+/* Whether this machine has products of bytes. */
+static int oscar__dotprod(void)
+{
+#if defined(__ARM_FEATURE_DOTPROD)   /* this build needs them anyway */
+    return 1;
+#elif defined(__linux__)
+    return (int)(getauxval(16) >> 20 & 1);   /* AT_HWCAP, HWCAP_ASIMDDP */
+#elif defined(__APPLE__)
+    int found = 0;
+    size_t size = sizeof found;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &found, &size, NULL, 0) == 0 && found;
+#elif defined(_WIN32)
+    return IsProcessorFeaturePresent(43) != 0;   /* PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE */
+#else
+    return 0;
+#endif
+}
+
+#endif
 #if defined(OSCAR__HAS_AVX2)
 
 /* registers: eax, ebx, ecx, edx of a leaf; zeros where the processor has no such leaf. */
@@ -14812,6 +16800,9 @@ static const oscar__kernels *oscar__kernels_of(oscar_isa isa)
 #if defined(OSCAR__HAS_AMX)
     if (isa == OSCAR_ISA_AMX && avx512 && OSCAR__TILE_ALLOWED(seven, saved)) return &oscar__amx_kernels;
 #endif
+#endif
+#if defined(OSCAR__HAS_NEON)
+    if (isa == OSCAR_ISA_NEON && oscar__dotprod()) return &oscar__neon_kernels;
 #endif
     return isa == OSCAR_ISA_SCALAR ? &oscar__scalar_kernels : NULL;
 }
