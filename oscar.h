@@ -15049,6 +15049,15 @@ OSCAR__INLINE OSCAR__NEON void oscar__rotate_four_neon(float32x4_t w, float s0, 
     sum[3] = vfmaq_n_f32(sum[3], w, s3);
 }
 
+/* Sums are written one by one: an array that a loop goes over stays in memory. */
+OSCAR__INLINE OSCAR__NEON void oscar__rotate_put_neon(const float32x4_t *sum, int at, float *const *out)
+{
+    vst1q_f32(out[0] + at, sum[0]);
+    vst1q_f32(out[1] + at, sum[1]);
+    vst1q_f32(out[2] + at, sum[2]);
+    vst1q_f32(out[3] + at, sum[3]);
+}
+
 /* 4 rows of x by `width` vectors of columns, 1 or 4; width is a constant at each call. */
 OSCAR__INLINE OSCAR__NEON void oscar__rotate_panel_neon(int width, int n, const float *m, const float *const *x,
                                                         float *const *out)
@@ -15065,12 +15074,10 @@ OSCAR__INLINE OSCAR__NEON void oscar__rotate_panel_neon(int width, int n, const 
         if (width > 1) oscar__rotate_four_neon(vld1q_f32(m + 8), s0, s1, s2, s3, c);
         if (width > 1) oscar__rotate_four_neon(vld1q_f32(m + 12), s0, s1, s2, s3, d);
     }
-    for (i = 0; i < 4; i++) {
-        vst1q_f32(out[i], a[i]);
-        if (width > 1) vst1q_f32(out[i] + 4, b[i]);
-        if (width > 1) vst1q_f32(out[i] + 8, c[i]);
-        if (width > 1) vst1q_f32(out[i] + 12, d[i]);
-    }
+    oscar__rotate_put_neon(a, 0, out);
+    if (width > 1) oscar__rotate_put_neon(b, 4, out);
+    if (width > 1) oscar__rotate_put_neon(c, 8, out);
+    if (width > 1) oscar__rotate_put_neon(d, 12, out);
 }
 
 /* Panels of columns outside, so that a panel of m stays in the nearest cache; the last row stands in for
@@ -15932,25 +15939,35 @@ OSCAR__INLINE OSCAR__NEON void oscar__tile_row_neon(double a, const float64x2_t 
     s[3] = vfmaq_n_f64(s[3], b[3], a);
 }
 
+OSCAR__INLINE OSCAR__NEON void oscar__add_to_neon(double *out, const float64x2_t *s)
+{
+    vst1q_f64(out, vaddq_f64(vld1q_f64(out), s[0]));
+    vst1q_f64(out + 2, vaddq_f64(vld1q_f64(out + 2), s[1]));
+    vst1q_f64(out + 4, vaddq_f64(vld1q_f64(out + 4), s[2]));
+    vst1q_f64(out + 6, vaddq_f64(vld1q_f64(out + 6), s[3]));
+}
+
 OSCAR__INLINE OSCAR__NEON void oscar__part_tile_neon(size_t count, const double *a, size_t a_stride, const double *b,
                                                      size_t b_stride, double *sum, size_t sum_stride)
 {
-    float64x2_t s[4][4], row[4];
+    float64x2_t s0[4], s1[4], s2[4], s3[4], row[4];
     size_t k;
-    int i, j;
-    for (i = 0; i < 4; i++) s[i][0] = s[i][1] = s[i][2] = s[i][3] = vdupq_n_f64(0);
+    s0[0] = s0[1] = s0[2] = s0[3] = s1[0] = s1[1] = s1[2] = s1[3] = vdupq_n_f64(0);
+    s2[0] = s2[1] = s2[2] = s2[3] = s3[0] = s3[1] = s3[2] = s3[3] = s0[0];
     for (k = 0; k < count; k++, a += a_stride, b += b_stride) {
         row[0] = vld1q_f64(b);
         row[1] = vld1q_f64(b + 2);
         row[2] = vld1q_f64(b + 4);
         row[3] = vld1q_f64(b + 6);
-        oscar__tile_row_neon(a[0], row, s[0]);
-        oscar__tile_row_neon(a[1], row, s[1]);
-        oscar__tile_row_neon(a[2], row, s[2]);
-        oscar__tile_row_neon(a[3], row, s[3]);
+        oscar__tile_row_neon(a[0], row, s0);
+        oscar__tile_row_neon(a[1], row, s1);
+        oscar__tile_row_neon(a[2], row, s2);
+        oscar__tile_row_neon(a[3], row, s3);
     }
-    for (i = 0; i < 4; i++, sum += sum_stride)
-        for (j = 0; j < 4; j++) vst1q_f64(sum + 2 * j, vaddq_f64(vld1q_f64(sum + 2 * j), s[i][j]));
+    oscar__add_to_neon(sum, s0);
+    oscar__add_to_neon(sum + sum_stride, s1);
+    oscar__add_to_neon(sum + 2 * sum_stride, s2);
+    oscar__add_to_neon(sum + 3 * sum_stride, s3);
 }
 
 OSCAR__NEON static void oscar__add_tile_neon(size_t count, const double *a, size_t a_stride, const double *b,
