@@ -12883,7 +12883,7 @@ OSCAR__INLINE OSCAR__AVX512 __m512i oscar__code2_avx512(__m512i four, int k, __m
 /* The same of 4 bits, of a level that is a whole number or is to be cut off. */
 OSCAR__INLINE OSCAR__AVX512 __m512i oscar__code4_avx512(__m512i four, int k, __m512 level)
 {
-    return _mm512_or_si512(four, _mm512_slli_epi32(_mm512_cvttps_epi32(level), 8 * k));
+    return _mm512_or_si512(four, _mm512_slli_epi32(_mm512_cvttps_epi32(level), 8 * (unsigned)k));
 }
 
 /* CLIP, one code as byte k of four. bits and k are constants at each call. */
