@@ -7253,8 +7253,7 @@ static void oscar__attend_span(oscar_type round, const oscar_row_span *span, osc
    low. With one limb q' is rounded to a signed byte, and weights, which are not negative, to an unsigned one: 7 bits
    would cost more than 1e-2 of the output. A product is exact for the rounded query, since the minimum, or the centre,
    multiplies the sum of the rounded numbers; of values only what differs from the middle of the codes meets rounded
-   weights. The order of operations of a query does not
-   depend on the others. */
+   weights. The order of operations of a query does not depend on the others. */
 typedef struct oscar__vectors {
     const oscar__attend_kernels *kernels;
     int limbs, count, dim;                     /* queries, and channels of V */
@@ -7827,10 +7826,9 @@ static void oscar__vectors_blend(const oscar__vector_side *values, int first, os
     }
 }
 
-/* oscar__attend_page_list. room: double [OSCAR__VALUES], for 2 bytes [queries, rounded up to fours][k_dim] and a
-   vector that reads beyond. Products of the next block
-   come between the weights of a block, where a number waits for the one before, and the sums of its values; they take
-   the place of the weights where one group has made limbs of them. */
+/* oscar__attend_page_list. room: double [OSCAR__VALUES], for 2 bytes [queries, rounded up to fours][k_dim] and a vector
+   that reads beyond. Products of the next block come between the weights of a block, where a number waits for the one
+   before, and the sums of its values; they take the place of the weights where one group has made limbs of them. */
 static void oscar__vectors_pages(const oscar__attend_kernels *kernels, const oscar_layout *l,
                                  const oscar_page_list *list, int64_t first, int64_t end, const oscar__queries *q,
                                  signed char *room, oscar__partial *out)
