@@ -1721,6 +1721,27 @@ static void oscar__view_row(const oscar_view *view, int heads, int dim, int64_t 
     oscar__kernels_now()->load(view->type, oscar__view_at(view, heads, dim, token, head), (size_t)dim, out);
 }
 
+/* How many heads from `head` on lie together in a token of a view, as many as make OSCAR__DIM_MAX values at most. */
+static int oscar__view_together(const oscar_view *view, int heads, int dim, int head)
+{
+    int most = OSCAR__DIM_MAX / dim;
+    if (view->head_stride && view->head_stride != dim) return 1;
+    return heads - head < most ? heads - head : most;
+}
+
+/* At most OSCAR__DIM_MAX numbers of one type as another, none a NaN. */
+static void oscar__convert_row(oscar_type from, const void *in, oscar_type to, size_t n, void *out)
+{
+    float x[OSCAR__DIM_MAX];
+    if (oscar__type_size(from) == oscar__type_size(to) && (from == to || oscar__type_size(to) == 4)) {
+        memcpy(out, in, n * oscar__type_size(to));
+        return;
+    }
+    if (oscar__type_size(from) == 4) memcpy(x, in, n * sizeof *x);   /* of any alignment */
+    else oscar__kernels_now()->load(from, in, n, x);
+    oscar__kernels_now()->store(to, x, n, out);
+}
+
 /* Rounded to what `type` holds. */
 static void oscar__view_row_rounded(const oscar_view *view, oscar_type type, int heads, int dim, int64_t token,
                                     int head, float *out)
@@ -9069,17 +9090,19 @@ static void oscar__demote(oscar_cache *cache, oscar__store_layer *s, int slot, c
     const oscar_layer *l = &s->layout.layer;
     const oscar__kernels *kernels = oscar__kernels_now();
     unsigned char *page = s->pool + (size_t)seq->pages[index] * s->layout.bytes;
-    int64_t start = cache->pager_desc.sink + index * s->layout.page_tokens;
+    int64_t start = cache->pager_desc.sink + index * s->layout.page_tokens, place = oscar__window_place(cache, start);
+    int64_t wrap = cache->pager_desc.sink + cache->ring - place;   /* the first row that is at the ring's beginning */
     int side, h, t;
     for (side = 0; side < 2; side++) {
         int dim = side ? l->v_dim : l->k_dim;
+        const unsigned char *windows = side ? s->v_windows : s->k_windows;
         for (h = 0; h < l->kv_heads; h++) {
             oscar_result result;
             for (t = 0; t < s->layout.page_tokens; t++) {
                 float *x = cache->rows + (size_t)t * (size_t)dim;
-                int64_t position = start + t;
+                int64_t position = start + t, at = place + t - (t < wrap ? 0 : cache->ring);
                 if (position < fresh) {
-                    kernels->load(s->layout.window_type, oscar__window_row(cache, s, slot, !side, h, position),
+                    kernels->load(s->layout.window_type, windows + oscar__window_at(cache, s, slot, !side, h, at),
                                   (size_t)dim, x);
                 } else {
                     oscar__view_row_rounded(side ? v : k, s->layout.window_type, l->kv_heads, dim,
@@ -9235,36 +9258,54 @@ static oscar_result oscar__append_entry(const oscar_cache *cache, int layer, con
     return OSCAR_OK;
 }
 
-/* ERR_NUMERIC, with the first bad row of one side of an entry in the log, or OSCAR_OK. Bad: not finite once rounded, or
-   longer than 32000 / norm, beyond which metadata could overflow fp16 at demotion. */
+/* ERR_NUMERIC and a sentence if a row of one head, rounded, is bad: not finite, or longer than 32000 / norm, beyond
+   which metadata could overflow fp16 at demotion. finite: it is known to be so. Changes x. */
+static oscar_result oscar__append_row_check(const oscar_cache *cache, int layer, int is_k, int slot, int64_t row, int h,
+                                            int finite, float *x)
+{
+    const oscar_layer *l = &cache->layers[layer].layout.layer;
+    const oscar__kernels *kernels = oscar__kernels_now();
+    int dim = is_k ? l->k_dim : l->v_dim;
+    oscar_pair pair = oscar__pair_of(is_k ? l->k : l->v, h, dim);
+    double norm = pair.norm > 0 && !(!is_k && l->v_folded) ? (double)pair.norm : 1, square, length;
+    if (!finite && !kernels->finite(x, (size_t)dim))
+        return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
+                           "layer %i, slot %i, row %I of the batch, KV head %i: %s holds NaN, infinity or a number "
+                           "beyond the window type: check the rows, and the view's type", layer, slot, row, h,
+                           is_k ? "K" : "V");
+    if ((is_k ? l->k_bits : l->v_bits) == 16) return OSCAR_OK;
+    if (pair.mean) kernels->centre(dim, x, pair.mean, x);
+    square = (double)kernels->sum_products(dim, x, x);
+    if (square * norm * norm < 1e9) return OSCAR_OK;   /* 32000 squared is more */
+    length = sqrt(square);
+    if (length <= 32000 / norm) return OSCAR_OK;
+    return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
+                       "layer %i, slot %i, row %I of the batch, KV head %i: %s has length %g, and only %g can be "
+                       "quantised: check the view's type, or keep this side at 16 bits", layer, slot, row, h,
+                       is_k ? "K" : "V", length, 32000 / norm);
+}
+
+/* The same of all rows of one side of an entry; the first bad one is in the log. */
 static oscar_result oscar__append_rows_check(const oscar_cache *cache, int layer, int is_k, const oscar_batch *b,
                                              const oscar_view *view)
 {
     const oscar_layout *l = &cache->layers[layer].layout;
-    const oscar__kernels *kernels = oscar__kernels_now();
-    int dim = is_k ? l->layer.k_dim : l->layer.v_dim, bits = is_k ? l->layer.k_bits : l->layer.v_bits, h;
-    int64_t r;
-    for (h = 0; h < l->layer.kv_heads; h++) {
-        oscar_pair pair = oscar__pair_of(is_k ? l->layer.k : l->layer.v, h, dim);
-        double norm = pair.norm > 0 && !(!is_k && l->layer.v_folded) ? (double)pair.norm : 1, length;
-        for (r = 0; r < b->rows; r++) {
+    int dim = is_k ? l->layer.k_dim : l->layer.v_dim, heads = l->layer.kv_heads, h, i, count;
+    int64_t row;
+    for (row = b->row; row < b->row + b->rows; row++)
+        for (h = 0; h < heads; h += count) {
             float x[OSCAR__DIM_MAX];
-            oscar__view_row_rounded(view, l->window_type, l->layer.kv_heads, dim, b->row + r, h, x);
-            if (!kernels->finite(x, (size_t)dim))
-                return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
-                                   "layer %i, slot %i, row %I of the batch, KV head %i: %s holds NaN, infinity or a "
-                                   "number beyond the window type: check the rows, and the view's type", layer,
-                                   oscar__seq_slot(b->seq), b->row + r, h, is_k ? "K" : "V");
-            if (bits == 16) continue;
-            if (pair.mean) kernels->centre(dim, x, pair.mean, x);
-            length = sqrt((double)kernels->sum_products(dim, x, x));
-            if (length <= 32000 / norm) continue;
-            return OSCAR__FAIL(&cache->desc.hooks, OSCAR_ERR_NUMERIC,
-                               "layer %i, slot %i, row %I of the batch, KV head %i: %s has length %g, and only %g can "
-                               "be quantised: check the view's type, or keep this side at 16 bits", layer,
-                               oscar__seq_slot(b->seq), b->row + r, h, is_k ? "K" : "V", length, 32000 / norm);
+            size_t values = (size_t)(count = oscar__view_together(view, heads, dim, h)) * (size_t)dim;
+            int finite;
+            oscar__kernels_now()->load_rounded(view->type, oscar__view_at(view, heads, dim, row, h), l->window_type,
+                                               values, x);
+            finite = oscar__kernels_now()->finite(x, values);
+            for (i = 0; i < count; i++) {
+                oscar_result result = oscar__append_row_check(cache, layer, is_k, oscar__seq_slot(b->seq), row, h + i,
+                                                              finite, x + i * dim);
+                if (result != OSCAR_OK) return result;
+            }
         }
-    }
     return OSCAR_OK;
 }
 
@@ -9299,7 +9340,7 @@ static void oscar__append_write(oscar_cache *cache, oscar__store_layer *s, const
                                 const oscar_view *v)
 {
     const oscar_layer *l = &s->layout.layer;
-    int slot = oscar__seq_slot(b->seq), side, h;
+    int slot = oscar__seq_slot(b->seq), side, h, count;
     const oscar__seq *seq = &cache->pager->seqs[slot];
     int64_t i, r;
     for (i = seq->history / s->layout.page_tokens; i < seq->step_history / s->layout.page_tokens; i++)
@@ -9307,14 +9348,17 @@ static void oscar__append_write(oscar_cache *cache, oscar__store_layer *s, const
     for (r = 0; r < b->rows; r++) {
         int64_t position = seq->length + r;
         if (position >= cache->pager_desc.sink && position < cache->pager_desc.sink + seq->step_history) continue;
-        for (side = 0; side < 2; side++)
-            for (h = 0; h < l->kv_heads; h++) {
-                float x[OSCAR__DIM_MAX];
-                int dim = side ? l->v_dim : l->k_dim;
-                oscar__view_row(side ? v : k, l->kv_heads, dim, b->row + r, h, x);
-                oscar__kernels_now()->store(s->layout.window_type, x, (size_t)dim,
-                                            oscar__window_row(cache, s, slot, !side, h, position));
+        for (side = 0; side < 2; side++) {
+            const oscar_view *view = side ? v : k;
+            unsigned char *out = oscar__window_row(cache, s, slot, !side, 0, position);
+            int dim = side ? l->v_dim : l->k_dim;
+            for (h = 0; h < l->kv_heads; h += count) {
+                size_t values = (size_t)(count = oscar__view_together(view, l->kv_heads, dim, h)) * (size_t)dim;
+                oscar__convert_row(view->type, oscar__view_at(view, l->kv_heads, dim, b->row + r, h),
+                                   s->layout.window_type, values, out);
+                out += values * oscar__type_size(s->layout.window_type);
             }
+        }
     }
 }
 
