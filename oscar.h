@@ -1733,12 +1733,11 @@ static int oscar__view_together(const oscar_view *view, int heads, int dim, int 
 static void oscar__convert_row(oscar_type from, const void *in, oscar_type to, size_t n, void *out)
 {
     float x[OSCAR__DIM_MAX];
-    if (oscar__type_size(from) == oscar__type_size(to) && (from == to || oscar__type_size(to) == 4)) {
+    if (from == to || (oscar__type_size(from) == 4 && oscar__type_size(to) == 4)) {
         memcpy(out, in, n * oscar__type_size(to));
         return;
     }
-    if (oscar__type_size(from) == 4) memcpy(x, in, n * sizeof *x);   /* of any alignment */
-    else oscar__kernels_now()->load(from, in, n, x);
+    oscar__kernels_now()->load(from, in, n, x);
     oscar__kernels_now()->store(to, x, n, out);
 }
 
@@ -11495,12 +11494,12 @@ OSCAR__AVX2 static double oscar__weigh_row_avx2(size_t count, double total, cons
 
 /* -- attention -- */
 
-/* The largest whole number of the limbs of a query, and of a weight. */
-OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
+/* The largest whole number of the limbs of a weight, and of a query. */
 OSCAR__INLINE float oscar__weights_most(int limbs) { return limbs > 1 ? 32639.0f : 255.0f; }
 
 #endif
 #if defined(OSCAR__HAS_VECTORS)
+OSCAR__INLINE float oscar__limbs_most(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
 
 /* Calls f(bits, 1, 2 or 4 queries, limbs, ...) with these three as constants. */
 #define OSCAR__BY_SHAPE(f, bits, count, limbs, arguments) \
@@ -14395,9 +14394,6 @@ static const oscar__attend_kernels oscar__attend_avx512 = {
     __asm__ volatile("tdpbsud {%%tmm" #b ", %%tmm" #a ", %%tmm" #c "|tmm" #c ", tmm" #a ", tmm" #b "}" : :)
 #endif
 
-/* An array on the stack whose rows do not cross lines of the cache. */
-#define OSCAR__ALIGNED64 __attribute__((aligned(64)))
-
 /* Operand of ldtilecfg: 16 places, of which the palette has 8. A tile without rows has no columns. */
 typedef struct oscar__tile_config {
     unsigned char palette, start_row, reserved[14];
@@ -14563,8 +14559,8 @@ static OSCAR__AMX void oscar__key_products_amx(int count, const oscar__codes *k,
 static OSCAR__AMX void oscar__attend_score_amx(int count, int limbs, const oscar__codes *k, const signed char *limb,
                                                const float *step, const float *low, const float *start, float *score)
 {
-    unsigned char b[2][2048] OSCAR__ALIGNED64;
-    int32_t sum[2][1024] OSCAR__ALIGNED64;
+    OSCAR__LINES unsigned char b[2][2048];
+    OSCAR__LINES int32_t sum[2][1024];
     oscar__key_step at = { 0, 0, 0 }, next, done = at;
     int turn, groups = 0;
     (void)limbs;
@@ -14742,8 +14738,8 @@ static OSCAR__AMX void oscar__value_sums_amx(int count, int dim, int tiles, cons
 static OSCAR__AMX void oscar__blend_group_amx(int count, const oscar__codes *v, int at, const float *step,
                                               const float *base, float *acc)
 {
-    unsigned char b[2][2048] OSCAR__ALIGNED64;
-    int32_t sum[2][1024] OSCAR__ALIGNED64;
+    OSCAR__LINES unsigned char b[2][2048];
+    OSCAR__LINES int32_t sum[2][1024];
     int c, turn = 0, end = at + v->group, tiles = 0;
     oscar__value_tiles_amx(v, at, end - at > 16 ? 2 : 1, b[0]);
     for (c = at; c < end; c += 32, turn ^= 1) {
@@ -16155,8 +16151,7 @@ OSCAR__NEON static double oscar__weigh_row_neon(size_t count, double total, cons
     ((sum) = vdotq_s32(sum, vreinterpretq_s8_u8(codes), vreinterpretq_s8_u8(limbs)))
 #endif
 
-/* The largest whole number of the limbs: of queries, which have a sign, and of weights, which have none. */
-OSCAR__INLINE OSCAR__NEON float oscar__query_most_neon(int limbs) { return limbs > 1 ? 32639.0f : 127.0f; }
+/* The largest whole number of the limbs of weights, which have no sign here. */
 OSCAR__INLINE OSCAR__NEON float oscar__weight_most_neon(int limbs) { return limbs > 1 ? 65535.0f : 255.0f; }
 
 /* Two sums of 4 lanes, those of the codes a and b, for each limb of each query; `dot` is one of the two above. */
@@ -16417,14 +16412,14 @@ static OSCAR__NEON void oscar__attend_limbs_neon(int limbs, int dim, int group, 
         float top, share;
         for (c = at; c < at + group; c += 4) most = vmaxq_f32(most, oscar__abs_neon(vld1q_f32(x + c)));
         top = vmaxvq_f32(most);   /* a NaN stays in it */
-        share = top > 1e-34f && top <= FLT_MAX ? oscar__query_most_neon(limbs) / top : 0;
+        share = top > 1e-34f && top <= FLT_MAX ? oscar__limbs_most(limbs) / top : 0;
         for (c = at; c < at + group; c += 8) {
             int32x4_t n0 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + c), share));
             int32x4_t n1 = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + c + 4), share));
             all = vaddq_s32(all, vaddq_s32(n0, n1));
             oscar__split_neon(1, limbs, n0, n1, limb + 8 * (c - c % 16) + 32 * query + c % 16);
         }
-        step[query] = !(top <= FLT_MAX) ? (float)NAN : top > 1e-34f ? top / oscar__query_most_neon(limbs) : 0;
+        step[query] = !(top <= FLT_MAX) ? (float)NAN : top > 1e-34f ? top / oscar__limbs_most(limbs) : 0;
         sum[query] = step[query] * (float)vaddvq_s32(all);
     }
 }

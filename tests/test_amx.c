@@ -286,24 +286,11 @@ int main(void)
         SKIP("AMX kernels by emulated tiles", "the machine has no AVX-512");
         return test_end("test_amx");
     }
-    TOLERANCE = 1e-3;
     test_blocks();
     test_cost();
     test_released();
     test_allowed();
-    test_random_setups();
-    test_shapes();
-    test_windows();
-    test_heads();
-    test_empty();
-    test_joins();
-    test_large();
-    test_one_hot();
-    test_apart();
-    test_low();
-    test_alone();
-    test_extremes();
-    if (getenv("TEST_VERBOSE")) printf("  largest error: outputs %.2g, lse %.2g\n", worst_o, worst_lse);
+    test_attention();
     return test_end("test_amx");
 }
 

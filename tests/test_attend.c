@@ -1004,6 +1004,28 @@ static void test_extremes(void)
     }
 }
 
+/* Everything above of the instruction set in use. */
+static void test_attention(void)
+{
+    TOLERANCE = oscar_isa_active() == OSCAR_ISA_SCALAR ? 1e-5 : 1e-3;
+    worst_o = worst_lse = 0;
+    test_random_setups();
+    test_shapes();
+    test_windows();
+    test_heads();
+    test_empty();
+    test_joins();
+    test_large();
+    test_one_hot();
+    test_apart();
+    test_low();
+    test_alone();
+    test_hidden();
+    test_extremes();
+    if (getenv("TEST_VERBOSE"))
+        printf("  %s: largest error: outputs %.2g, lse %.2g\n", oscar_isa_name(oscar_isa_active()), worst_o, worst_lse);
+}
+
 int main(void)
 {
     int isa;
@@ -1012,23 +1034,7 @@ int main(void)
     test_refused();
     for (isa = OSCAR_ISA_SCALAR; isa < OSCAR_ISA_COUNT; isa++) {
         if (oscar_isa_force((oscar_isa)isa) != OSCAR_OK) continue;
-        TOLERANCE = isa == OSCAR_ISA_SCALAR ? 1e-5 : 1e-3;
-        worst_o = worst_lse = 0;
-        test_random_setups();
-        test_shapes();
-        test_windows();
-        test_heads();
-        test_empty();
-        test_joins();
-        test_large();
-        test_one_hot();
-        test_apart();
-        test_low();
-        test_alone();
-        test_hidden();
-        test_extremes();
-        if (getenv("TEST_VERBOSE"))
-            printf("  %s: largest error: outputs %.2g, lse %.2g\n", oscar_isa_name((oscar_isa)isa), worst_o, worst_lse);
+        test_attention();
     }
     return test_end("test_attend");
 }
