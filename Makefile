@@ -6,10 +6,11 @@
 
 WERROR =
 WARN = -Wall -Wextra -pedantic -Wno-unused-function $(WERROR)   # not every test uses all of test.h
-LIBS = -lm -pthread
+LIBS = -lm -pthread -ldl
 PYTHON = $(firstword $(wildcard build/venv/bin/python3) python3)
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 FUZZ_SECONDS = 120
+SHAPES = 1000
 BENCH_FLAGS = -O3
 # Options for every benchmark: BENCH_ARGUMENTS=--full.
 BENCH_ARGUMENTS =
@@ -29,19 +30,27 @@ HEADERS := $(wildcard oscar.h oscar_cuda.h tests/*.h examples/*.h)
 PROGRAMS = examples/llm.c examples/import_rotation_zoo.c
 
 .DEFAULT_GOAL := help
-.PHONY: help demo llm models accuracy test asan tsan fuzz bench bench-peers examples cross neon coverage clean logs \
-    probe FORCE $(TESTS)
+.PHONY: help demo llm models accuracy test test-cuda test-cuda-shapes test-gpu nvrtc mutations-cuda cuda-count asan \
+    tsan fuzz bench bench-peers bench-cuda gpu-check examples cross neon coverage clean logs probe FORCE $(TESTS)
 
 help:
 	@echo 'make demo       build and run examples/quickstart.c: calibrate, compress, attend, one table'
 	@echo 'make llm        build/examples/llm, a language model with a 2-bit cache; make models fetches two to run'
 	@echo 'make accuracy   every method on both models: docs/accuracy.md and a plot (about an hour)'
 	@echo 'make test       all tests that this computer can run, a list of what it skips, one closing line'
+	@echo 'make test-cuda  the long form of its tests of CUDA kernels: on the CPU, as PTX, over a driver that is a mock'
+	@echo 'make nvrtc      fetches five versions of NVRTC to build/nvrtc, for a compile matrix in make test-cuda'
+	@echo 'make test-cuda-shapes   bytes of pages and attention on SHAPES=$(SHAPES) random layers (about half an hour)'
+	@echo 'make test-gpu   the kernels and the cache on an NVIDIA GPU against the CPU; skips where there is none'
+	@echo 'make mutations-cuda   whether those tests catch each fault that is put into a kernel'
+	@echo 'make cuda-count   registers and instructions of attention on each GPU architecture (NVRTC and nvdisasm)'
 	@echo 'make asan       the tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make tsan       the thread tests under ThreadSanitizer'
 	@echo 'make fuzz       each fuzz target under libFuzzer (clang) for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make bench      all benchmarks, one after the other: bench/results.md and a plot'
 	@echo 'make bench-peers   fetches ggml, OpenBLAS and NumPy to build/peers and times them beside the library'
+	@echo 'make bench-cuda   decode and writes on a GPU beside BF16: build/gpu/cuda.md and a plot'
+	@echo 'make gpu-check    all tests and benchmarks that need a GPU, in eight minutes; logs in build/gpu'
 	@echo 'make examples   build every example'
 	@echo 'make cross      the tests of bytes on aarch64 and s390x (big endian) under qemu'
 	@echo 'make neon       the tests of the NEON kernels on an emulated aarch64, with byte products and without'
@@ -90,6 +99,21 @@ bench: $(BENCHES:%=build/bench/%) build/bench/report
 
 bench-peers:
 	@CC='$(CC)' CXX='$(CXX)' PYTHON='$(PYTHON)' BENCH_FLAGS='$(BENCH_FLAGS)' sh bench/peers.sh $(BENCH_ARGUMENTS)
+
+build/bench/cuda: bench/cuda.c $(wildcard bench/*cuda*.h) $(HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -O2 $(WARN) -I. $< -o $@ $(LIBS)
+
+# A run over the mock driver has no figures to report: BENCH_ARGUMENTS='--driver build/cuda/bin/libmockcuda.so'.
+bench-cuda: build/bench/cuda build/bench/report
+	@mkdir -p build/gpu; rm -f build/gpu/cuda.failed
+	@{ build/bench/cuda $(BENCH_ARGUMENTS) || touch build/gpu/cuda.failed; } | tee build/gpu/cuda.log
+	@[ ! -e build/gpu/cuda.failed ]
+	@! grep -q '^figure ' build/gpu/cuda.log || \
+	    build/bench/report --cuda build/gpu/cuda.md build/gpu/cuda.svg build/gpu/cuda.log
+
+gpu-check:
+	@CC='$(CC)' PYTHON='$(PYTHON)' sh bench/gpu_check.sh
 
 build/bench/report: bench/report.c
 	@mkdir -p $(@D)
@@ -151,8 +175,10 @@ COMMAND_neon = sh tests/neon.sh short
 COMMAND_golden = sh tests/python.sh golden $(PYTHON)
 COMMAND_safetensors = sh tests/python.sh safetensors $(PYTHON) build/test/plain/test_files
 COMMAND_examples = sh tests/examples.sh $(CC)
+COMMAND_cuda-tools = sh tests/cuda.sh $(CC) short tools
+COMMAND_cuda-kernels = sh tests/cuda.sh $(CC) short kernels
 COMMAND_style = sh tests/style.sh
-SCRIPTS = packaging-gcc packaging-clang cross neon bytes examples golden safetensors style
+SCRIPTS = packaging-gcc packaging-clang cross neon cuda-tools cuda-kernels bytes examples golden safetensors style
 
 $(SCRIPTS:%=build/test/scripts/%.log): build/test/scripts/%.log: FORCE
 	@sh tests/run.sh program scripts $* $(COMMAND_$*)
@@ -182,6 +208,22 @@ asan: probe
 	$(PARALLEL) logs LOGS='$$(ASAN_LOGS)'
 tsan: probe
 	$(PARALLEL) logs LOGS='$$(TSAN_LOGS)'
+
+test-cuda:
+	@sh tests/cuda.sh $(CC)
+nvrtc:
+	@PYTHON='$(PYTHON)' sh tests/cuda/nvrtc.sh
+test-cuda-shapes:
+	@sh tests/cuda/shapes.sh $(CC) $(SHAPES)
+test-gpu: build/test/test_device
+	$<
+build/test/test_device: tests/cuda/test_device.c $(HEADERS) $(wildcard tests/cuda/*.h)
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -O1 -g $(WARN) -I. $< -o $@ $(LIBS)
+mutations-cuda:
+	@sh tests/cuda/mutations.sh $(CC)
+cuda-count:
+	@CC=$(CC) sh tests/cuda/count.sh table
 
 probe:
 	@mkdir -p build

@@ -1,5 +1,6 @@
 #!/bin/sh
-# packaging.sh - oscar.h in other people's builds: every standard and warning, C and C++, several copies in one program.
+# packaging.sh - the headers in other people's builds: every standard and warning, C and C++, several copies in one
+# program.
 # Run from the root of the repository: sh tests/packaging.sh [compilers, default "gcc clang"]
 # Compilers that are missing are skipped by name. Objects go to build/packaging.
 . tests/check.sh
@@ -119,13 +120,13 @@ check_units()
 # -- symbols ---------------------------------------------------------------------------------------------------------
 
 api() { awk '/^ *== 3 / { exit }
-             /^OSCAR_API/ && match($0, /oscar_[a-z0-9_]+\(/) { print substr($0, RSTART, RLENGTH - 1) }' oscar.h; }
+             /^OSCAR_API/ && match($0, /oscar_[a-z0-9_]+\(/) { print substr($0, RSTART, RLENGTH - 1) }' "$1"; }
 
 globals_of() { nm -g "$out/$1.o" | awk 'NF == 3 && $2 ~ /^[A-TV-Z]$/ { print $3 }'; }
 
 globals_are_the_api()   # OBJECT PREFIX
 {
-    api | sed "s/^/$2/" | sort >"$out/api.txt"
+    api oscar.h | sed "s/^/$2/" | sort >"$out/api.txt"
     globals_of "$1" | grep -vx "${3:-none}" | sort | diff "$out/api.txt" - || true
 }
 
@@ -159,6 +160,83 @@ check_symbols()
     check_empty "C7.3 $1: OSCAR_NO_STDIO with OSCAR_MALLOC needs no malloc, stdio, abort" needs_no_libc "$1"
 }
 
+# -- oscar_cuda.h ----------------------------------------------------------------------------------------------------
+
+# Without the vectors of oscar.h, which are tested above and take long to compile.
+cuda_unit="-DOSCAR_NO_SIMD -I. tests/pkg/cuda.c"
+
+cuda_globals()   # OBJECT PREFIX
+{
+    { api oscar.h; api oscar_cuda.h; } | sed "s/^/$2/" | sort >"$out/api.txt"
+    globals_of "$1" | sort | diff "$out/api.txt" - || true
+}
+
+# Of what oscar.h does not need, only the loader of libraries and a few functions of the C library.
+cuda_needs()
+{
+    "$1" -O1 -DOSCAR_NO_SIMD -I. -c $unit -o "$out/plain.o" || return 1
+    nm -u "$out/plain.o" | awk '{ print $NF }' | sort >"$out/plain.txt"
+    nm -u "$out/cuda.o" | awk '{ print $NF }' | sort | comm -13 "$out/plain.txt" - |
+        grep -vxE 'dl(open|sym|close|error)|getenv|getpid|f?getc|_?_?IO_getc|str(chr|str)|memchr|__ctype_.*' |
+        grep -vx nextafterf |
+        sed 's/^/needs from outside: /'
+}
+
+# Libraries that a program asks for; the loader itself is one of them on some systems.
+cuda_libraries()
+{
+    readelf -d "$out/program" | awk '/\(NEEDED\)/ { print $NF }' |
+        grep -vxE '\[(libc|libm|libdl|ld-linux.*|libpthread)\.so(\.[0-9]+)?\]' | sed 's/^/needs /'
+}
+
+cuda_writable()
+{
+    nm "$out/cuda.o" | awk 'NF == 3 && $2 ~ /^[BbCDd]$/ && $3 !~ /^oscar__isa/ { print "writable: " $3 }'
+}
+
+check_cuda()
+{
+    if ! echo '#include <dlfcn.h>' | "$1" -fsyntax-only -x c - 2>/dev/null; then
+        skip "oscar_cuda.h with $1" "no dlfcn.h"
+        return
+    fi
+    for std in c99 c11 gnu17; do
+        check_ok "C7.2 $1 -std=$std, oscar_cuda.h, strict warnings" "$1" -std=$std $strict -O0 -c $cuda_unit \
+            -o "$out/cuda_std.o"
+    done
+    check_ok "C7.2 $1 oscar_cuda.h, declarations alone" build "$1" -std=c99 $strict -fsyntax-only \
+        -include oscar_cuda.h -x c /dev/null
+    check_ok "C7.1 $1 oscar_cuda.h, static copy, one call" "$1" $usual -O1 -DOSCAR_STATIC -DONE_CALL $cuda_unit \
+        -o "$out/program" -lm -ldl
+    check_ok "C7.1 $1 oscar_cuda.h, static copy runs" "$out/program"
+    if have readelf; then check_empty "$1: oscar_cuda.h links to libc, libm, libdl alone" cuda_libraries
+    else skip "libraries that oscar_cuda.h needs" "no readelf"
+    fi
+    check_ok "$1 oscar_cuda.h, OSCAR_NO_STDIO and NDEBUG" "$1" $usual -O2 -DOSCAR_NO_STDIO -DNDEBUG -c $cuda_unit \
+        -o "$out/cuda_std.o"
+    check_ok "$1 oscar_cuda.h, names that other headers take" "$1" $usual -O0 -DCROWDED -c $cuda_unit \
+        -o "$out/cuda_std.o"
+    if have nm; then
+        check_ok "$1: oscar_cuda.h for nm" "$1" $usual -O1 -fno-pic -c $cuda_unit -o "$out/cuda.o"
+        check_empty "$1: oscar_cuda.h, the globals are the functions of the API" cuda_globals cuda ""
+        check_empty "$1: oscar_cuda.h needs libc, libm, libdl alone" cuda_needs "$1"
+        check_empty "$1: oscar_cuda.h has no writable data" cuda_writable
+        check_ok "$1: oscar_cuda.h, renamed copy" "$1" $usual -O0 -DOSCAR_NAMESPACE=one_ -c $cuda_unit \
+            -o "$out/cuda_renamed.o"
+        check_empty "$1: OSCAR_NAMESPACE renames every global of oscar_cuda.h" cuda_globals cuda_renamed one_
+    else
+        skip "symbols of oscar_cuda.h" "no nm"
+    fi
+}
+
+check_cuda_cpp()
+{
+    for std in c++11 c++17; do
+        check_ok "C7.5 $1 -std=$std, oscar_cuda.h" "$1" -std=$std $usual_cpp -O0 -c -x c++ $cuda_unit \
+            -o "$out/cuda_std.o"
+    done
+}
+
 # -- 32 bits ---------------------------------------------------------------------------------------------------------
 
 check_32()
@@ -178,11 +256,14 @@ for compiler in $compilers; do
         check_c "$compiler"
         check_units "$compiler" "$(cpp_of "$compiler")"
         check_symbols "$compiler"
+        check_cuda "$compiler"
         check_32 "$compiler"
     else
         skip "packaging with $compiler" "no $compiler"
     fi
-    if have "$(cpp_of "$compiler")"; then check_cpp "$(cpp_of "$compiler")"
+    if have "$(cpp_of "$compiler")"; then
+        check_cpp "$(cpp_of "$compiler")"
+        check_cuda_cpp "$(cpp_of "$compiler")"
     else skip "packaging with $(cpp_of "$compiler")" "no $(cpp_of "$compiler")"
     fi
 done

@@ -150,6 +150,18 @@ architectures()
 
 check_empty "C9.3 the README names every instruction set" architectures
 
+# Faults that users of such software met, by number: each stands in the name of a test. The last one of each group.
+cases_untested()
+{
+    for last in 1.7 2.9 3.8 4.23 5.9 6.16 7.7 8.2 9.3; do
+        for number in $(seq "${last#*.}"); do
+            grep -rqE "C${last%.*}\.$number([^0-9]|\$)" tests || echo "tests: no test of case C${last%.*}.$number"
+        done
+    done
+}
+
+check_empty "each known case has a test" cases_untested
+
 # -- lists kept twice ------------------------------------------------------------------------------------------------
 
 functions() { awk '/^ *== [34] IMPLEMENTATION/ { exit }
@@ -158,9 +170,11 @@ functions() { awk '/^ *== [34] IMPLEMENTATION/ { exit }
 # The renaming block has one line `#define NAME OSCAR__NAME(NAME)` for each function of the API, in its order.
 namespace_list()
 {
-    functions oscar.h | sed 's/.*/#define & OSCAR__NAME(&)/' >"$check_log.want"
-    grep -E '^#define oscar_[a-z0-9_]+ OSCAR__NAME\(' oscar.h >"$check_log.have"
-    diff "$check_log.want" "$check_log.have" || true
+    for header in $headers; do
+        functions $header | sed 's/.*/#define & OSCAR__NAME(&)/' >"$check_log.want"
+        grep -E '^#define oscar_[a-z0-9_]+ OSCAR__NAME\(' $header >"$check_log.have"
+        diff "$check_log.want" "$check_log.have" || true
+    done
     rm -f "$check_log.want" "$check_log.have"
 }
 
