@@ -1,10 +1,12 @@
 /* report.c - what the benchmarks printed, as tables and as a plot: `make bench` runs it last.
 
        report OUT.md OUT.svg LOG...
+       report --cuda OUT.md OUT.svg LOG...      of bench/cuda.c and bench/peer_cuda.py
 
    Reads the lines `figure NAME VALUE UNIT` and, of the first log that has them, `# cpu`, `# compiler`, `# flags` and
-   `# isa`. Of a name that comes twice the first value counts. A name is words between dots; for each table one word is
-   the column and the others are the row. No date is written, so that a new run changes numbers only. */
+   `# isa` (or `# gpu`, `# driver`, `# peak`, `# read`). Of a name that comes twice the first value counts. A name is
+   words between dots; for each table one word is the column and the others are the row. No date is written, so that
+   a new run changes numbers only. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +18,9 @@ typedef struct figure { char name[NAME], unit[16]; double value; int shown; } fi
 
 static figure figures[FIGURES_MAX];
 static int figure_count;
-static const char *const facts[4] = { "cpu", "compiler", "flags", "isa" };
+static const char *const cpu_facts[4] = { "cpu", "compiler", "flags", "isa" };
+static const char *const gpu_facts[4] = { "gpu", "driver", "peak", "read" };
+static const char *const *facts = cpu_facts;
 static char fact_text[4][LINE];
 
 /* == READING == */
@@ -66,6 +70,12 @@ typedef enum column { SECOND, LAST, DIMENSION, ISA } column;
 typedef struct subject { const char *title, *prefixes; column column; } subject;
 
 static const subject subjects[] = {
+    { "Memory of the GPU", "cuda.read_GBs cuda.copy_GBs cuda.peak_GBs", LAST },
+    { "Decode attention on a GPU, a step of one layer",
+      "cuda.us. cuda.of_ cuda.over_ cuda.bf16_us cuda.bf16_of_ cuda.step_", SECOND },
+    { "The same beside peers", "cuda.flashinfer_ cuda.sdpa_", SECOND },
+    { "Writes on a GPU", "cuda.write_", SECOND },
+    { "Decode attention on a GPU, other figures", "cuda.", SECOND },
     { "Machine", "machine.", ISA },
     { "Bandwidth of reading", "bandwidth.", LAST },
     { "Decode attention beside peers", "attend.over_", LAST },
@@ -191,18 +201,23 @@ static void write_table(FILE *out, const subject *s)
     fprintf(out, "\n");
 }
 
+static const char cpu_words[] = "# Results of the benchmarks\n\nWritten by `make bench`; what the figures mean "
+    "stands in [README.md](README.md). A figure that ends in an instruction set is of the library forced to it, "
+    "without one of what it takes by itself. Ratios `over` and `int2_over` are time of the other over time of the "
+    "library: above 1 the library is faster.\n\n";
+static const char gpu_words[] = "# Results of the benchmarks on a GPU\n\nWritten by `make bench-cuda`; what the "
+    "figures mean stands in [README.md](README.md).\n\n";
+
 static void write_tables(const char *path, const char *plot)
 {
     FILE *out = fopen(path, "w");
     size_t i;
     const char *slash = strrchr(plot, '/');
     if (!out) { fprintf(stderr, "report: cannot write %s\n", path); exit(1); }
-    fprintf(out, "# Results of the benchmarks\n\nWritten by `make bench`; what the figures mean stands in "
-            "[README.md](README.md). A figure that ends in an instruction set is of the library forced to it, without "
-            "one of what it takes by itself. Ratios `over` and `int2_over` are time of the other over time of the "
-            "library: above 1 the library is faster.\n\n");
+    fprintf(out, "%s", facts == gpu_facts ? gpu_words : cpu_words);
     for (i = 0; i < 4; i++) fprintf(out, "- %s: %s\n", facts[i], fact_text[i][0] ? fact_text[i] : "not told");
-    fprintf(out, "\n![GFLOP/s against bytes](%s)\n", slash ? slash + 1 : plot);
+    fprintf(out, "\n![%s](%s)\n", facts == gpu_facts ? "bandwidth against bytes" : "GFLOP/s against bytes",
+            slash ? slash + 1 : plot);
     for (i = 0; i < sizeof subjects / sizeof subjects[0]; i++) write_table(out, &subjects[i]);
     fclose(out);
 }
@@ -315,6 +330,15 @@ static int draw_series(FILE *f, size_t which, double *fastest)
     return count;
 }
 
+static void open_plot(FILE *f, const char *title)
+{
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
+            "font-family=\"Helvetica, Arial, sans-serif\">\n<style>.tick{font-size:12px;fill:#5f6368}"
+            ".head{font-size:17px;font-weight:700;fill:#202124}</style>\n"
+            "<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n<text x=\"28\" y=\"34\" class=\"head\">%s</text>\n",
+            WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH, HEIGHT, title);
+}
+
 /* The axis of rates holds the roof and the slowest point. */
 static void scale_axes(void)
 {
@@ -333,12 +357,7 @@ static void write_plot(const char *path)
     size_t i;
     if (!f) { fprintf(stderr, "report: cannot write %s\n", path); exit(1); }
     scale_axes();
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
-            "font-family=\"Helvetica, Arial, sans-serif\">\n<style>.tick{font-size:12px;fill:#5f6368}"
-            ".head{font-size:17px;font-weight:700;fill:#202124}</style>\n"
-            "<rect width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>\n<text x=\"28\" y=\"34\" class=\"head\">Decode "
-            "attention, one thread: speed against what memory allows</text>\n", WIDTH, HEIGHT, WIDTH, HEIGHT, WIDTH,
-            HEIGHT);
+    open_plot(f, "Decode attention, one thread: speed against what memory allows");
     draw_axes(f);
     draw_roofs(f);
     for (i = 0; i < sizeof series / sizeof series[0]; i++) {
@@ -357,16 +376,105 @@ static void write_plot(const char *path)
     fclose(f);
 }
 
+/* == PLOT OF A GPU: bytes a second, as a share of what a plain kernel reads, over the bytes of a step == */
+
+/* Names without the point at their end: microseconds of a step, and its MB. */
+static const struct { const char *time, *bytes, *label, *colour; } gpu_series[] = {
+    { "cuda.us.", "cuda.step_MB.", "INT2, the library", "#1f3f7a" },
+    { "cuda.bf16_us.", "cuda.bf16_MB.", "BF16, plain", "#c58b4b" },
+    { "cuda.flashinfer_us.", "cuda.bf16_MB.", "BF16, FlashInfer", "#7d4fa0" },
+    { "cuda.sdpa_us.", "cuda.bf16_MB.", "BF16, PyTorch", "#9aa0a6" },
+};
+static const double MB_LEAST = 1, MB_MOST = 1e5, SHARE_MOST = 1.2;
+
+static double gpu_x(double mb) { return LEFT + (RIGHT - LEFT) * log(mb / MB_LEAST) / log(MB_MOST / MB_LEAST); }
+static double gpu_y(double share) { return BOTTOM - (BOTTOM - TOP) * fmin(share, SHARE_MOST) / SHARE_MOST; }
+
+static void draw_gpu_axes(FILE *f, double read)
+{
+    const figure *peak = find("cuda.peak_GBs");
+    char text[64];
+    double v;
+    for (v = MB_LEAST; v <= MB_MOST; v *= 10) {
+        (void)snprintf(text, sizeof text, "%g", v);
+        draw_line(f, gpu_x(v), TOP, gpu_x(v), BOTTOM, grid);
+        draw_text(f, gpu_x(v), BOTTOM + 18, "middle", text);
+    }
+    for (v = 0; v < SHARE_MOST; v += 0.2) {
+        (void)snprintf(text, sizeof text, "%.1f", v);
+        draw_line(f, LEFT, gpu_y(v), RIGHT, gpu_y(v), grid);
+        draw_text(f, LEFT - 8, gpu_y(v) + 4, "end", text);
+    }
+    draw_text(f, (LEFT + RIGHT) / 2, BOTTOM + 40, "middle", "MB that a step of one layer reads and writes");
+    draw_line(f, LEFT, gpu_y(1), RIGHT, gpu_y(1), roof);
+    (void)snprintf(text, sizeof text, "a plain kernel reads %.0f GB/s", read);
+    draw_text(f, LEFT + 6, gpu_y(1) + 14, "start", text);
+    if (!peak) return;
+    draw_line(f, LEFT, gpu_y(peak->value / read), RIGHT, gpu_y(peak->value / read), roof);
+    (void)snprintf(text, sizeof text, "peak %.0f GB/s", peak->value);
+    draw_text(f, LEFT + 6, gpu_y(peak->value / read) - 6, "start", text);
+}
+
+/* The points of one series; returns the largest share. */
+static double draw_gpu_series(FILE *f, size_t which, double read)
+{
+    size_t length = strlen(gpu_series[which].time);
+    double best = 0;
+    int i;
+    for (i = 0; i < figure_count; i++) {
+        const figure *p = &figures[i], *mb;
+        char name[NAME];
+        double share;
+        if (strncmp(p->name, gpu_series[which].time, length)) continue;
+        (void)snprintf(name, sizeof name, "%s%.90s", gpu_series[which].bytes, p->name + length);
+        mb = find(name);
+        if (!mb || p->value <= 0 || mb->value < MB_LEAST) continue;
+        share = 1000 * mb->value / p->value / read;
+        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"%s\" fill-opacity=\"0.75\"><title>%s: %.4g us, "
+                "%.2f</title></circle>\n", gpu_x(mb->value), gpu_y(share), gpu_series[which].colour, p->name + length,
+                p->value, share);
+        best = fmax(best, share);
+    }
+    return best;
+}
+
+static void write_gpu_plot(const char *path)
+{
+    const figure *read = find("cuda.read_GBs");
+    FILE *f = fopen(path, "w");
+    double y = TOP + 20;
+    size_t i;
+    if (!f) { fprintf(stderr, "report: cannot write %s\n", path); exit(1); }
+    open_plot(f, "Decode attention on a GPU: share of the bandwidth of reading");
+    if (read) draw_gpu_axes(f, read->value);
+    for (i = 0; read && i < sizeof gpu_series / sizeof gpu_series[0]; i++) {
+        double best = draw_gpu_series(f, i, read->value);
+        char text[96];
+        if (best <= 0) continue;
+        (void)snprintf(text, sizeof text, "%s: best %.2f", gpu_series[i].label, best);
+        fprintf(f, "<circle cx=\"%d\" cy=\"%.1f\" r=\"5\" fill=\"%s\"/>\n", RIGHT + 24, y - 4, gpu_series[i].colour);
+        draw_text(f, RIGHT + 36, y, "start", text);
+        y += 24;
+    }
+    draw_text(f, RIGHT + 18, y + 12, "start", "A point for each shape, batch, context.");
+    fprintf(f, "</svg>\n");
+    fclose(f);
+}
+
 int main(int argc, char **argv)
 {
-    int i;
+    int i, gpu = argc > 1 && !strcmp(argv[1], "--cuda");
+    argv += gpu;
+    argc -= gpu;
     if (argc < 4) {
-        fprintf(stderr, "usage: report OUT.md OUT.svg LOG...\n");
+        fprintf(stderr, "usage: report [--cuda] OUT.md OUT.svg LOG...\n");
         return 2;
     }
+    if (gpu) facts = gpu_facts;
     for (i = 3; i < argc; i++) read_log(argv[i]);
     write_tables(argv[1], argv[2]);
-    write_plot(argv[2]);
+    if (gpu) write_gpu_plot(argv[2]);
+    else write_plot(argv[2]);
     printf("Wrote %s and %s: %d figures.\n", argv[1], argv[2], figure_count);
     return 0;
 }
