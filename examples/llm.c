@@ -1,7 +1,7 @@
 /* llm.c - a language model with a 2-bit KV cache, in one file on oscar.h.
 
        cc -O3 -march=native -ffp-contract=fast -I. examples/llm.c -o llm -lm -pthread        (or: make llm)
-       llm generate MODEL "Once upon a time" --rotations FILE
+       llm generate MODEL "Once upon a time" --rotations FILE       (--gpu: the cache on an NVIDIA GPU)
 
    MODEL is a GGUF file of a llama, qwen2, qwen3 or gemma3 model (`make models` fetches two small ones). The file is a
    complete engine: it reads the model, its tokenizer and its quantised weights, runs prompts in chunks and decodes
@@ -31,7 +31,8 @@
 #include <time.h>
 #include <unistd.h>
 #define OSCAR_IMPLEMENTATION
-#include "oscar.h"
+#include "oscar_cuda.h"
+#include "examples/device.h"
 
 /* == 1 MESSAGES, MEMORY, FILES ==================================================================================== */
 
@@ -2384,6 +2385,7 @@ typedef struct exact_attention {
     engine *e;
     oscar_layout layout;
     const attention_input *in;
+    float *lse;
     int failed;
 } exact_attention;
 
@@ -2395,7 +2397,8 @@ static void exact_job(void *context, int64_t first, int64_t last)
     row_sizes row = row_sizes_of(m);
     oscar_attend_desc desc;
     oscar_row_span span;
-    float *lse = (float *)allocate((size_t)(last - first), (size_t)m->q_heads * sizeof(float));
+    float *own = x->lse ? NULL : (float *)allocate((size_t)(last - first), (size_t)m->q_heads * sizeof(float));
+    float *lse = x->lse ? x->lse + first * m->q_heads : own;
     memset(&desc, 0, sizeof desc);
     memset(&span, 0, sizeof span);
     desc.layout = &x->layout;
@@ -2407,20 +2410,26 @@ static void exact_job(void *context, int64_t first, int64_t last)
     span.count = last;
     if (!lse || !must(oscar_attend_rows(&desc, &span, 1, in->o + (size_t)first * row.o, lse), "attention"))
         x->failed = 1;
-    free(lse);
+    free(own);
+}
+
+/* The chunk over itself, wherever it stands: RoPE is in q and k. lse [tokens][q_heads] may be NULL. */
+static int attend_chunk(exact_attention *x, const attention_input *in, float *lse)
+{
+    oscar_layer layer = layer_of(&x->e->m, in->layer);
+    layer.k_bits = layer.v_bits = 16;
+    if (!must(oscar_page_layout(&layer, 0, OSCAR_F32, &x->e->hooks, &x->layout), "layer")) return 0;
+    x->in = in;
+    x->lse = lse;
+    x->failed = 0;
+    pool_run(&x->e->threads, in->tokens, 64, exact_job, x);
+    return !x->failed;
 }
 
 static int attend_exact(void *self, const attention_input *in)
 {
-    exact_attention *x = (exact_attention *)self;
-    oscar_layer layer = layer_of(&x->e->m, in->layer);
-    layer.k_bits = layer.v_bits = 16;
     if (in->position) return complain("exact attention takes a whole context at once");
-    if (!must(oscar_page_layout(&layer, 0, OSCAR_F32, &x->e->hooks, &x->layout), "layer")) return 0;
-    x->in = in;
-    x->failed = 0;
-    pool_run(&x->e->threads, in->tokens, 64, exact_job, x);
-    return !x->failed;
+    return attend_chunk((exact_attention *)self, in, NULL);
 }
 
 /* Attention of the last `rows` tokens of a sequence in a cache, shared by the threads. */
@@ -2722,9 +2731,9 @@ static int score_chunk(engine *e, const int32_t *ids, int64_t tokens, int64_t fr
 
 typedef struct options {
     const char *command, *model, *text, *prompt, *out, *rotations, *method, *fit, *weights, *shifts, *page_mean;
-    const char *lengths, *metric;
+    const char *lengths, *metric, *driver;
     double bits, clip_k, clip_v, temperature, shift_weight;
-    int tokens, chunk, chunks, sink, recent, group, k_bits, v_bits, threads, layer, fold, chat, seed;
+    int tokens, chunk, chunks, sink, recent, group, k_bits, v_bits, threads, layer, fold, chat, seed, gpu;
 } options;
 
 /* Tokens that stay exact in a long context. */
@@ -3351,18 +3360,21 @@ static int calibration_save(const calibration *c, const oscar_layer *layers, con
 
 /* == 11 A CACHE FOR THE WHOLE MODEL: GENERATION ==================================================================== */
 
-/* All layers in one cache, as an engine that serves has it. */
+/* A cache on a GPU, and memory there for rows on their way: q, k, v, o and lse of up to `chunk` tokens. The rest of the
+   model runs on the CPU, so this shows calls, not speed. */
+typedef struct gpu_cache {
+    oscar_cuda *cuda;
+    oscar_cuda_cache *cache;
+    uint64_t q, k, v, o, lse;
+} gpu_cache;
+
+/* All layers in one cache, as an engine that serves has it: on the CPU, or on a GPU. */
 typedef struct served {
     engine *e;
     oscar_cache *cache;
+    gpu_cache gpu;
     oscar_seq seq;
 } served;
-
-static void served_close(served *s)
-{
-    oscar_cache_destroy(s->cache);
-    s->cache = NULL;
-}
 
 /* The settled layers of a model; free them. */
 static oscar_layer *settled_layers(const engine *e, const oscar_layer *settings)
@@ -3373,8 +3385,108 @@ static oscar_layer *settled_layers(const engine *e, const oscar_layer *settings)
     return layers;
 }
 
-static int served_open(engine *e, const oscar_layer *settings, int64_t tokens, int sequences, const options *o,
-                       served *s)
+/* ---- on a GPU ------------------------------------------------------------------------------------------------ */
+
+static void gpu_close(gpu_cache *g)
+{
+    oscar_cuda_cache_destroy(g->cache);
+    if (g->q) (void)device_calls.free(g->q);
+    if (g->cuda) (void)device_calls.pop(NULL);
+    oscar_cuda_close(g->cuda);
+    memset(g, 0, sizeof *g);
+}
+
+/* The object's context stays current until gpu_close. */
+static int gpu_open(engine *e, const oscar_cache_desc *desc, int chunk, const char *driver, gpu_cache *g)
+{
+    row_sizes row = row_sizes_of(&e->m);
+    size_t rows = (size_t)chunk;
+    oscar_cuda_desc device;
+    oscar_cuda_cache_desc d;
+    oscar_cuda_info info;
+    oscar_cuda *cuda = NULL;
+    memset(&device, 0, sizeof device);
+    memset(&d, 0, sizeof d);
+    device.hooks = e->hooks;
+    device.driver = driver;
+    if (!must(oscar_cuda_open(&device, &cuda), "GPU")) return 0;
+    oscar_cuda_get_info(cuda, &info);
+    if (!device_find(info.driver_path) || device_calls.push(info.context)) { oscar_cuda_close(cuda); return 0; }
+    g->cuda = cuda;
+    d.cache = *desc;
+    d.max_chunk = chunk;
+    if (!must(oscar_cuda_cache_create(cuda, &d, &g->cache), "cache on the GPU")) return 0;
+    if (device_calls.alloc(&g->q, rows * (row.q + row.k + row.v + row.o + (size_t)e->m.q_heads) * sizeof(float)))
+        return complain("no memory on the GPU for rows of %d tokens", chunk);
+    g->k = g->q + rows * row.q * sizeof(float);
+    g->v = g->k + rows * row.k * sizeof(float);
+    g->o = g->v + rows * row.v * sizeof(float);
+    g->lse = g->o + rows * row.o * sizeof(float);
+    fprintf(stderr, "cache on %s\n", info.name);
+    return 1;
+}
+
+static oscar_cuda_rows gpu_rows(uint64_t data)
+{
+    oscar_cuda_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.data = data;
+    return rows;
+}
+
+/* Joins o and lse of a chunk over what was before it, from the GPU, with the chunk over itself. */
+static int gpu_join(served *s, const attention_input *in)
+{
+    row_sizes row = row_sizes_of(&s->e->m);
+    size_t rows = (size_t)in->tokens, heads = (size_t)s->e->m.q_heads;
+    float *before = (float *)allocate(rows * (row.o + 2 * heads), sizeof(float));
+    float *lse = before + rows * row.o, *own_lse = lse + rows * heads;
+    const float *o[2], *sums[2];
+    exact_attention exact;
+    int ok;
+    if (!before) return 0;
+    exact.e = s->e;
+    ok = attend_chunk(&exact, in, own_lse);
+    if (ok && (device_calls.to_host(before, s->gpu.o, rows * row.o * sizeof(float))
+               || device_calls.to_host(lse, s->gpu.lse, rows * heads * sizeof(float))))
+        ok = complain("the GPU failed");
+    o[0] = before;
+    o[1] = in->o;
+    sums[0] = lse;
+    sums[1] = own_lse;
+    if (ok) oscar_attend_join(2, o, sums, (int)rows, (int)heads, s->e->m.v_dim, NULL, in->o, NULL);
+    free(before);
+    return ok;
+}
+
+static int attend_on_gpu(served *s, const attention_input *in)
+{
+    gpu_cache *g = &s->gpu;
+    row_sizes row = row_sizes_of(&s->e->m);
+    size_t size = (size_t)in->tokens * sizeof(float);
+    oscar_cuda_rows q = gpu_rows(g->q), k = gpu_rows(g->k), v = gpu_rows(g->v), o = gpu_rows(g->o);
+    if (device_calls.to_device(g->q, in->q, size * row.q) || device_calls.to_device(g->k, in->k, size * row.k)
+        || device_calls.to_device(g->v, in->v, size * row.v)) return complain("the GPU failed");
+    if (in->tokens > 1)
+        return must(oscar_cuda_attend_history(g->cache, in->layer, &q, &o, g->lse, NULL), "attention to the cache")
+            && must(oscar_cuda_append(g->cache, in->layer, &k, &v, NULL), "append") && gpu_join(s, in);
+    return must(oscar_cuda_append(g->cache, in->layer, &k, &v, NULL), "append")
+        && must(oscar_cuda_attend(g->cache, in->layer, &q, 0, &o, 0, NULL), "attention")
+        && (!device_calls.to_host(in->o, g->o, size * row.o) || complain("the GPU failed"));
+}
+
+/* ---- on either ----------------------------------------------------------------------------------------------- */
+
+static void served_close(served *s)
+{
+    oscar_cache_destroy(s->cache);
+    s->cache = NULL;
+    gpu_close(&s->gpu);
+}
+
+/* chunk: tokens that are fed at a time. */
+static int served_open(engine *e, const oscar_layer *settings, int64_t tokens, int sequences, int chunk,
+                       const options *o, served *s)
 {
     oscar_layer *layers = settled_layers(e, settings);
     oscar_cache_desc desc = cache_desc_of(e, layers, e->m.layers, tokens, sequences, o->sink, o->recent);
@@ -3382,10 +3494,44 @@ static int served_open(engine *e, const oscar_layer *settings, int64_t tokens, i
     memset(s, 0, sizeof *s);
     s->e = e;
     if (!layers) return 0;
-    ok = must(oscar_cache_create(&desc, &s->cache), "cache") && must(oscar_cache_open(s->cache, &s->seq), "open");
+    if (o->gpu)
+        ok = gpu_open(e, &desc, chunk, o->driver, &s->gpu)
+             && must(oscar_cuda_cache_open(s->gpu.cache, &s->seq), "open");
+    else ok = must(oscar_cache_create(&desc, &s->cache), "cache") && must(oscar_cache_open(s->cache, &s->seq), "open");
     free(layers);
     if (!ok) served_close(s);
     return ok;
+}
+
+static int served_length(const served *s, int64_t *tokens)
+{
+    oscar_seq_state state = { 0 };
+    if (!must(s->gpu.cache ? oscar_cuda_cache_get(s->gpu.cache, s->seq, &state)
+                           : oscar_cache_get(s->cache, s->seq, &state), "sequence")) return 0;
+    *tokens = state.length;
+    return 1;
+}
+
+static int served_reserve(served *s, int64_t tokens)
+{
+    oscar_batch batch;
+    batch.seq = s->seq;
+    batch.row = 0;
+    batch.rows = tokens;
+    return must(s->gpu.cache ? oscar_cuda_step(s->gpu.cache, &batch, 1, 0, NULL)
+                             : oscar_cache_reserve(s->cache, s->seq, tokens, 0), "reserve");
+}
+
+static int served_fork(served *s, int64_t length, oscar_seq *out)
+{
+    return must(s->gpu.cache ? oscar_cuda_cache_fork(s->gpu.cache, s->seq, length, out, NULL)
+                             : oscar_cache_fork(s->cache, s->seq, length, out), "fork");
+}
+
+static void served_end(served *s)
+{
+    if (s->gpu.cache) oscar_cuda_cache_close(s->gpu.cache, s->seq, NULL);
+    else oscar_cache_close(s->cache, s->seq);
 }
 
 /* A chunk attends exactly to itself and to the cache before it; one token attends to the cache, itself included. */
@@ -3395,6 +3541,7 @@ static int attend_served(void *self, const attention_input *in)
     oscar_view q = view_of(in->q), k = view_of(in->k), v = view_of(in->v);
     oscar_out o;
     oscar_batch batch;
+    if (s->gpu.cache) return attend_on_gpu(s, in);
     batch.seq = s->seq;
     batch.row = 0;
     batch.rows = in->tokens;
@@ -3409,13 +3556,12 @@ static int attend_served(void *self, const attention_input *in)
 /* tokens through the model into the cache, `chunk` at a time; x [tokens][width] gets the rows for logits. */
 static int served_feed(served *s, const int32_t *ids, int64_t tokens, int64_t chunk, float *x)
 {
-    oscar_seq_state state = { 0 };
-    int64_t at, n;
-    if (!must(oscar_cache_get(s->cache, s->seq, &state), "sequence")) return 0;
+    int64_t at, n, length;
+    if (!served_length(s, &length)) return 0;
     for (at = 0; at < tokens; at += n) {
         n = tokens - at < chunk ? tokens - at : chunk;
-        if (!must(oscar_cache_reserve(s->cache, s->seq, n, 0), "reserve")
-            || !forward(s->e, ids + at, n, state.length + at, attend_served, s, x + at * s->e->m.width))
+        if (!served_reserve(s, n)
+            || !forward(s->e, ids + at, n, length + at, attend_served, s, x + at * s->e->m.width))
             return 0;
         if (n > 1) progress("prompt: tokens", (int)(at + n), (int)tokens);
     }
@@ -3511,7 +3657,7 @@ static int command_generate(engine *e, const options *o)
     if (!tokenizer_create(&e->m.data, &t)) { settings_free(&set); return 0; }
     memset(&s, 0, sizeof s);
     ok = (!o->fold || model_fold(e, &set)) && prompt_ids(e, &t, o, &ids, &count)
-         && served_open(e, set.layers, count + limit, 1, o, &s);
+         && served_open(e, set.layers, count + limit, 1, chunk, o, &s);
     if (ok) {
         x = (float *)allocate((size_t)count, (size_t)e->m.width * sizeof *x);
         logits = (float *)allocate((size_t)e->m.vocabulary, sizeof *logits);
@@ -3647,7 +3793,7 @@ static int compare_chunks(engine *e, const oscar_layer *layers, const options *o
     for (i = 0; ok && i < 3; i++) {
         served s;
         score sum = { 0, 0, 0, 0 };
-        ok = served_open(e, layers, text->tokens, 1, o, &s)
+        ok = served_open(e, layers, text->tokens, 1, text->tokens, o, &s)
              && served_feed(&s, text->ids, text->tokens, pieces[i] ? pieces[i] : text->tokens, x + (size_t)i * values)
              && score_chunk(e, text->ids, text->tokens, 0, x, x + (size_t)i * values, &sum, NULL);
         served_close(&s);
@@ -3850,7 +3996,7 @@ static int needle_create(const engine *e, const tokenizer *t, text prose, int to
 typedef struct needle_result { int right, asked; double nll; char marks[NEEDLE_ASKED + 1]; } needle_result;
 
 /* Asks for one fact: the mean negative log-likelihood of its digits, and whether each is the most likely token. */
-static int needle_ask(const needle *n, const served *context, int fact, float *x, float *logits, needle_result *r)
+static int needle_ask(const needle *n, served *context, int fact, float *x, float *logits, needle_result *r)
 {
     served fork = *context;
     char name[64], question[192], answer[16];
@@ -3862,7 +4008,7 @@ static int needle_ask(const needle *n, const served *context, int fact, float *x
              name, name);
     snprintf(answer, sizeof answer, " %d", needle_number(fact));
     ok = needle_encode(n, text_of(question), &ids, &count) && needle_encode(n, text_of(answer), &digits, &answer_count)
-         && must(oscar_cache_fork(context->cache, context->seq, n->count, &fork.seq), "fork");
+         && served_fork(context, n->count, &fork.seq);
     if (ok) {
         for (i = 0; ok && i < count; i++) ok = served_feed(&fork, ids + i, 1, 1, x);
         for (i = 0; ok && i < answer_count; i++) {
@@ -3874,7 +4020,7 @@ static int needle_ask(const needle *n, const served *context, int fact, float *x
             if (best != digits[i]) right = 0;
             if (ok && i + 1 < answer_count) ok = served_feed(&fork, digits + i, 1, 1, x);
         }
-        oscar_cache_close(context->cache, fork.seq);
+        served_end(&fork);
     }
     r->asked++;
     r->right += right;
@@ -3890,11 +4036,11 @@ static int needle_answers(engine *e, const needle *n, const oscar_layer *layers,
     float *x = (float *)allocate((size_t)n->count, (size_t)e->m.width * sizeof *x);
     float *logits = (float *)allocate((size_t)e->m.vocabulary, sizeof *logits);
     served s;
-    int i, ok;
+    int i, ok, chunk = o->chunk ? o->chunk : n->count;
     memset(r, 0, sizeof *r);
     memset(&s, 0, sizeof s);
-    ok = x && logits && served_open(e, layers, n->count + 128, 2, o, &s)
-         && served_feed(&s, n->ids, n->count, o->chunk ? o->chunk : n->count, x);
+    ok = x && logits && served_open(e, layers, n->count + 128, 2, chunk, o, &s)
+         && served_feed(&s, n->ids, n->count, chunk, x);
     for (i = 0; ok && i < NEEDLE_ASKED; i++) {
         int before = r->right;
         ok = needle_ask(n, &s, i, x, logits, r);
@@ -3987,22 +4133,22 @@ static int command_needle(engine *e, const options *o)
 
 typedef struct command {
     const char *name, *arguments;
-    int needs_text, needs_out;    /* a third argument, -o */
+    int needs_text, needs_out, served;    /* a third argument, -o; runs with a cache for the whole model */
     int (*run)(engine *e, const options *o);
     const char *help;
 } command;
 
 static const command commands[] = {
-    { "calibrate", "MODEL TEXT -o FILE", 1, 1, command_calibrate,
+    { "calibrate", "MODEL TEXT -o FILE", 1, 1, 0, command_calibrate,
       "finds the transforms on a text; --method --tokens --chunk --weights --shifts --bits" },
-    { "ppl", "MODEL TEXT", 1, 0, command_ppl,
+    { "ppl", "MODEL TEXT", 1, 0, 0, command_ppl,
       "perplexity, KL divergence and top-1 agreement with the cache, decode attention; --method --rotations --chunks" },
-    { "generate", "MODEL PROMPT", 1, 0, command_generate,
+    { "generate", "MODEL PROMPT", 1, 0, 1, command_generate,
       "streams text, prints tokens/s and the cache's bytes; --chat --temperature --seed --tokens --fold" },
-    { "needle", "MODEL [TEXT]", 0, 0, command_needle,
+    { "needle", "MODEL [TEXT]", 0, 0, 1, command_needle,
       "retrieval of facts hidden in prose, TEXT's or built-in; --lengths --rotations A,B" },
-    { "chunks", "MODEL TEXT", 1, 0, command_chunks, "the same tokens in one chunk, in several, and one by one" },
-    { "dump", "MODEL TEXT -o FILE", 1, 1, command_dump, "q, k, v as safetensors; --tokens --layer" },
+    { "chunks", "MODEL TEXT", 1, 0, 1, command_chunks, "the same tokens in one chunk, in several, and one by one" },
+    { "dump", "MODEL TEXT -o FILE", 1, 1, 0, command_dump, "q, k, v as safetensors; --tokens --layer" },
 };
 
 /* kind: an i(nteger from 0), n(umber from -1), d(ouble), s(tring) follows; f(lag): nothing does. */
@@ -4037,6 +4183,8 @@ static const option option_list[] = {
     OPTION("--temperature", temperature, 'd', "0: the most likely token (default)"),
     OPTION("--seed", seed, 'i', "of the random choice"),
     OPTION("--threads", threads, 'i', "all processors"),
+    OPTION("--gpu", gpu, 'f', "generate, needle, chunks: the cache on an NVIDIA GPU"),
+    OPTION("--driver", driver, 's', "with --gpu: path of the CUDA driver"),
 };
 enum { OPTION_COUNT = (int)(sizeof option_list / sizeof *option_list),
        COMMAND_COUNT = (int)(sizeof commands / sizeof *commands) };
@@ -4099,6 +4247,7 @@ static int run_command(const options *o)
     if (c == commands + COMMAND_COUNT) return complain("there is no command %s; llm --help lists them", o->command);
     if (!o->model || (c->needs_text && !o->text) || (c->needs_out && !o->out))
         return complain("usage: llm %s %s", c->name, c->arguments);
+    if (o->gpu && !c->served) return complain("llm %s has no cache that could be on a GPU", c->name);
     if (!engine_open(o->model, o->threads, &e)) return 0;
     ok = c->run(&e, o);
     engine_close(&e);

@@ -18,16 +18,16 @@ demo()   # the demo prints its figures, draws, and writes a rotations file
     [ -s "$out/demo.safetensors" ] || { echo "no rotations file"; return 1; }
 }
 
-# The first C block of the README: it compiles, and its function is the one that the demo runs.
-readme_block() { awk '/^```c$/ { on = 1; next } /^```$/ && on { exit } on' README.md; }
+# The C blocks of the README compile; the function of the first one is that which the demo runs.
+readme_block() { awk -v n="$1" '/^```c$/ { on = ++block == n; next } /^```$/ && on { exit } on' README.md; }
 readme_compiles()
 {
-    readme_block >"$out/readme.c"
+    readme_block "$1" >"$out/readme.c"
     "$compiler" -std=c99 -Wall -Wextra -pedantic -Werror -I. -c "$out/readme.c" -o "$out/readme.o"
 }
 readme_is_the_demo()
 {
-    readme_block | sed -n '/smallest_use/,$p' >"$out/readme.txt"
+    readme_block 1 | sed -n '/smallest_use/,$p' >"$out/readme.txt"
     sed -n '/^static void smallest_use/,/^}/p' examples/quickstart.c | sed 's/^static //' | diff "$out/readme.txt" -
 }
 
@@ -37,7 +37,8 @@ for source in examples/*.c; do
 done
 check_ok "make demo's program runs" demo
 check_ok "attention in parts is attention" "$out/threads" 3
-check_ok "the README's first program compiles" readme_compiles
+check_ok "the README's first program compiles" readme_compiles 1
+check_ok "the README's program on a GPU compiles" readme_compiles 2
 check_ok "the README's first program is the demo's" readme_is_the_demo
 
 check_end examples

@@ -427,6 +427,7 @@ static void open_cache(engine *e, const oscar_layer *settings, oscar_type window
     desc.sink = sink;
     desc.recent = recent;
     desc.hooks = e->hooks;
+    memset(s, 0, sizeof *s);
     s->e = e;
     CHECK(!oscar_cache_create(&desc, &s->cache) && !oscar_cache_open(s->cache, &s->seq));
     free(layers);
@@ -1508,6 +1509,8 @@ static void test_options(void)
     fails("needle @/llama.gguf @/absent --lengths 900", "absent");
     fails("needle @/llama.gguf --lengths 512,x", "--lengths");
     fails("generate @/nobos.gguf ", "prompt is empty");
+    fails("ppl @/llama.gguf @/text --gpu", "no cache that could be on a GPU");
+    fails("generate @/llama.gguf once --gpu --driver @/absent", "absent");
 }
 
 static void test_odd_numbers(void)
