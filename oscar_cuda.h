@@ -5888,28 +5888,34 @@ static int oscar__cu_row_blocks(const oscar_layer *l, const oscar__cu_shape *s, 
     return oscar__cu_ceil(rows * (l->q_heads / l->kv_heads), s->pairs);
 }
 
-/* Splits of a history of up to most_tokens tokens, at most one a warp and block of 64. Blocks of the grid run in waves
-   of all multiprocessors, each as long as its share of the history and a fixed part: one block's time to start, and
-   the bytes of partial results, written and read. The number that takes the least time; the lowest of equal ones. */
+/* What `splits` take, in bytes read one after the other. Blocks of the grid run in waves of all multiprocessors (`wave`
+   blocks), each as long as its share of the history and a fixed part: the time to start, about that of 64 tokens, and
+   the bytes of partial results, written and read. units: blocks of one split. */
+static double oscar__cu_split_time(const oscar_layout *layout, const oscar__cu_shape *s, int64_t units, int64_t wave,
+                                   int64_t tokens, int splits)
+{
+    double token = (double)layout->head_bytes / layout->page_tokens;
+    double fixed = 2.0 * s->pairs * (layout->layer.v_dim + 1) * sizeof(float) + 64 * token;
+    return (double)((units * splits + wave - 1) / wave) * (token * (double)tokens / splits + fixed);
+}
+
+/* Splits of a history of up to most_tokens tokens, at most one a warp and block of 64: the fewest that take at most a
+   twentieth more than the best, since shorter histories than that gain nothing from more. */
 static int oscar__cu_splits(const oscar_layout *layout, const oscar__cu_shape *s, int entries, int row_blocks,
                             int64_t most_tokens, int multiprocessors)
 {
-    const oscar_layer *l = &layout->layer;
-    int64_t wave = (int64_t)s->blocks * multiprocessors, units = (int64_t)l->kv_heads * entries * row_blocks;
+    int64_t wave = (int64_t)s->blocks * multiprocessors, units = (int64_t)layout->layer.kv_heads * entries * row_blocks;
     int64_t most = (most_tokens / 64 + s->warps - 1) / s->warps;
-    double bytes = (double)layout->head_bytes * (double)most_tokens / layout->page_tokens;
-    double block = (double)layout->head_bytes * 64 / layout->page_tokens, least = 0;
-    double fixed = 2.0 * s->pairs * (l->v_dim + 1) * sizeof(float) + block;
-    int splits, best = 1;
+    double least = oscar__cu_split_time(layout, s, units, wave, most_tokens, 1);
+    int splits;
     if (most > OSCAR__CU_SPLITS_MOST) most = OSCAR__CU_SPLITS_MOST;
-    for (splits = 1; splits <= most; splits++) {
-        double waves = (double)((units * splits + wave - 1) / wave), time = waves * (bytes / splits + fixed);
-        if (splits == 1 || time < least) {
-            least = time;
-            best = splits;
-        }
+    for (splits = 2; splits <= most; splits++) {
+        double time = oscar__cu_split_time(layout, s, units, wave, most_tokens, splits);
+        if (time < least) least = time;
     }
-    return best;
+    for (splits = 1; splits < most; splits++)
+        if (oscar__cu_split_time(layout, s, units, wave, most_tokens, splits) <= 1.05 * least) break;
+    return splits;
 }
 
 /* Device memory between the kernels: fragments and sums of `blocks` = entries * row blocks, partial o and lse of `rows`

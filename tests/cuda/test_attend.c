@@ -415,6 +415,35 @@ static void test_ptx(const char *arch, int from, int to)
 }
 #endif
 
+/* Grids of long histories fill the multiprocessors, of short ones have no more splits than blocks of tokens. */
+static void test_splits(void)
+{
+    oscar_layer layer;
+    oscar_layout layout;
+    oscar__cu_shape shape;
+    int entries;
+    TEST("splits: waves of blocks are full, and no split is empty");
+    memset(&layer, 0, sizeof layer);
+    memset(&shape, 0, sizeof shape);
+    layer.q_heads = 32;
+    layer.kv_heads = 8;
+    layer.k_dim = 128;
+    CHECK(oscar_page_layout(&layer, 0, OSCAR_BF16, NULL, &layout) == OSCAR_OK);
+    shape.blocks = 2;
+    shape.warps = shape.pairs = 4;
+    for (entries = 1; entries <= 300; entries++) {
+        int64_t tokens, units = 8 * entries, wave = 2 * 132;
+        for (tokens = 0; tokens < 5000; tokens += 97) {
+            int splits = oscar__cu_splits(&layout, &shape, entries, 1, tokens, 132);
+            CHECK(splits >= 1 && (splits == 1 || splits <= (tokens / 64 + 3) / 4));
+        }
+        tokens = 131072;
+        units *= oscar__cu_splits(&layout, &shape, entries, 1, tokens, 132);
+        CHECK_MSG((double)units / (double)((units + wave - 1) / wave * wave) > 0.85,
+                  ("    %d entries: %d blocks\n", entries, (int)units));
+    }
+}
+
 int main(int argc, char **argv)
 {
     int few = argc > 1 && !strcmp(argv[1], "few"), tiny = argc > 1 && !strcmp(argv[1], "tiny");
@@ -443,6 +472,7 @@ int main(int argc, char **argv)
         sweep_pages(1);
         test_random_cases(1, 4);
     } else {
+        test_splits();
         test_random_cases(1, few ? 15 : 121);
         test_wide();
         sweep_pages(few ? 2 : 26);
