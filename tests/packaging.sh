@@ -251,6 +251,22 @@ check_32()
         -DSECOND=entry -DTHIRD=entry tests/pkg/unit.c tests/pkg/main.c
 }
 
+# -- Windows ---------------------------------------------------------------------------------------------------------
+
+windows_libraries()
+{
+    x86_64-w64-mingw32-objdump -p "$out/cuda.exe" | awk '/DLL Name:/ { print tolower($3) }' |
+        grep -vxE 'kernel32\.dll|msvcrt\.dll|ucrtbase\.dll|api-ms-win-crt-.*' || true
+}
+
+check_windows()
+{
+    cross=x86_64-w64-mingw32-gcc
+    if ! have $cross; then skip "a program for Windows" "no $cross"; return; fi
+    check_ok "$cross, both headers" $cross $usual -O0 -DOSCAR_STATIC -DONE_CALL $cuda_unit -o "$out/cuda.exe"
+    check_empty "$cross: links to the C library and the kernel alone" windows_libraries
+}
+
 for compiler in $compilers; do
     if have "$compiler"; then
         check_c "$compiler"
@@ -258,6 +274,7 @@ for compiler in $compilers; do
         check_symbols "$compiler"
         check_cuda "$compiler"
         check_32 "$compiler"
+        [ "$compiler" != gcc ] || check_windows
     else
         skip "packaging with $compiler" "no $compiler"
     fi
