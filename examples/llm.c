@@ -3411,7 +3411,10 @@ static int gpu_open(engine *e, const oscar_cache_desc *desc, int chunk, const ch
     device.driver = driver;
     if (!must(oscar_cuda_open(&device, &cuda), "GPU")) return 0;
     oscar_cuda_get_info(cuda, &info);
-    if (!device_find(info.driver_path) || device_calls.push(info.context)) { oscar_cuda_close(cuda); return 0; }
+    if (!device_find(info.driver_path) || device_calls.push(info.context)) {
+        oscar_cuda_close(cuda);
+        return complain("the GPU's driver, %s, cannot be used", info.driver_path);
+    }
     g->cuda = cuda;
     d.cache = *desc;
     d.max_chunk = chunk;

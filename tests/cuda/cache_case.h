@@ -238,12 +238,6 @@ static void fetch_from(uint64_t o, uint64_t lse)
     leave();
 }
 
-static void fetch_results(int layer)
-{
-    (void)layer;
-    fetch_from(device.o, device.lse);
-}
-
 /* got_o and got_lse against want_o and want_lse. */
 static void compare_rows(int layer, int row, int rows, int is_padding)
 {

@@ -87,7 +87,7 @@ static void attend_both(int layer, const oscar_batch *batch, int count)
     device_q(layer, &dq, &out);
     CHECK(oscar_cuda_attend(both.device, layer, &dq, device.sinks, &out, device.lse, both.stream) == OSCAR_OK);
     CHECK(oscar_attend(both.host, layer, batch, count, &q, sink_logits, &o, want_lse) == OSCAR_OK);
-    fetch_results(layer);
+    fetch_from(device.o, device.lse);
     for (i = 0; i < count; i++) compare_rows(layer, (int)batch[i].row, (int)batch[i].rows, batch[i].seq == 0);
 }
 
@@ -138,7 +138,7 @@ static void do_prefill(test_random *random)
         for (i = 0; i < count; i++)
             if (batch[i].seq) CHECK(oscar_cache_get(both.host, batch[i].seq, &before[i]) == OSCAR_OK);
         CHECK(oscar_cuda_attend_history(both.device, l, &dq, &out, device.lse, both.stream) == OSCAR_OK);
-        fetch_results(l);
+        fetch_from(device.o, device.lse);
         CHECK(oscar_cuda_append(both.device, l, &dk, &dv, both.stream) == OSCAR_OK);
         CHECK(oscar_prefill(both.host, l, batch, count, &q, &k, &v, NULL, &o, want_lse) == OSCAR_OK);
         for (i = 0; i < count; i++) {
